@@ -191,6 +191,7 @@ def _check_run(run: protocol.RunSummary) -> None:
         raise ProtocolError(f"{run.id[:40]!r} is not the name of a run")
     check_time(run.started)
     check_time(run.ended)
+    check_time(run.away_s)
 
 
 def _check_spec(spec: protocol.NodeSpec) -> None:

@@ -18,6 +18,7 @@ from hetero_tui.fold import apply
 from hetero_tui.intents import LoggedLine, TeardownReport
 from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.runs.listing import list_runs
+from hetero_tui.runs.recovery import LookingOn
 from hetero_tui.session import Session
 from hetero_tui.state import LOSS_POINTS, RunView, State
 from hetero_tui.transport import shell_command
@@ -28,6 +29,11 @@ class AppSession(Session):
 
     _asking: asyncio.Task[None] | None = None
     _looks_elsewhere = True
+
+    def only_show(self) -> None:
+        """From now on, change nothing on the hosts that no key asks for: for an app whose keys change nothing."""
+        self._fleet.purges = False
+        self._recovery = LookingOn(self._fleet, self._exclusively, self._run_is_on, self._take_in, self._is_stopping)
 
     async def probe(self) -> None:
         """Probe all hosts; then try those again that did not answer, and say which runs there are."""

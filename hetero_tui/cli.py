@@ -17,6 +17,7 @@ from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
+from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -144,7 +145,7 @@ async def probe(call: Call, output: Output) -> int:
         return commanding.exit_code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
 
 
-@commanding.command(application)
+@commanding.command(application, interrupted=half_way("starting"))
 async def up(
     call: Call,
     output: Output,
@@ -209,7 +210,7 @@ async def status(call: Call, output: Output) -> int:
         return commanding.exit_code(done=[*session.surveyed.keys() - failed], failed=[*failed])
 
 
-@commanding.command(application)
+@commanding.command(application, interrupted=half_way("stopping"))
 async def down(
     call: Call,
     output: Output,

@@ -12,6 +12,7 @@ from hetero_tui import commanding
 from hetero_tui.cli_options import Host as HostName
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
+from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE
 from hetero_tui.narration import Output
 
@@ -52,7 +53,7 @@ PythonMirror = Annotated[
 ]
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way("installing"))
 async def bootstrap(
     call: Call,
     output: Output,

@@ -11,6 +11,7 @@ from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import Host, JobOrNone, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
 from hetero_tui.commanding import Call
+from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
 from remote_agent import protocol
@@ -94,7 +95,7 @@ async def logs(
         return await commanding.logs(session, output, run, host, worker, follow=follow)
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way("ending the run"))
 async def stop(call: Call, output: Output, run: Run = None) -> int:
     """End a run after its current step, with a checkpoint."""
     async with call.session(narrate=False) as session:
@@ -253,7 +254,7 @@ async def metrics(
     ] = 9464,
 ) -> int:
     """Serve metrics for Prometheus until Ctrl-C, on loopback."""
-    async with call.session(narrate=False, watch=True) as session:
+    async with call.session(narrate=False, stays=True) as session:
         return await commanding.metrics(session, output, port)
 
 

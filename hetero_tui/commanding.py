@@ -260,22 +260,25 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def session(
-        self, *, narrate: bool = True, record: bool = False, watch: bool = False
+        self, *, narrate: bool = True, record: bool = False, watch: bool = False, stays: bool = False
     ) -> AsyncIterator[Session]:
         """Read the inventory and open a session; it tells what it does (``narrate``), and is written down (``record``).
 
-        The hosts' use is followed meanwhile where it is recorded, or with ``watch``.
+        The hosts' use is followed meanwhile where it is recorded, or with ``watch``. With ``stays`` also what other
+        terminals start later, and hosts that did not answer are tried again, as in the app.
 
         Raises:
             HeteroTuiError: the inventory has mistakes.
         """
+        from hetero_tui.app_session import AppSession
         from hetero_tui.inventory.file import load
         from hetero_tui.session import Session
 
-        inventory, watches = load(self.path), record or watch
+        inventory, watches = load(self.path), record or watch or stays
         if not inventory.hosts:
             self.output.say(f"hetero-tui: {self.path} names no hosts yet -> `hetero-tui add me@HOST` adds one")
-        session = Session(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
+        kind = AppSession if stays else Session
+        session = kind(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
         async with session:
             if narrate:
                 session.subscribe(Narrator(self.output))

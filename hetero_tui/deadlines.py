@@ -52,6 +52,9 @@ RAYS_COMMAND = 300.0
 SILENCE = 20.0
 """A followed stream that sends neither data nor heartbeat for so long is broken and opened again."""
 
+STALE = 6.0
+"""Seconds after which a host's last sample is old; samples come about once a second."""
+
 RECONNECT_FIRST = 0.5
 """First pause before a lost connection is opened again; it doubles up to :data:`RECONNECT_LONGEST`."""
 

@@ -15,6 +15,10 @@ from hetero_tui.text import one_line
 from remote_agent import protocol
 
 LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost"
+COORDINATOR = "coordinator lost"
+
+_UNTIL_RESUMED = (SHARD, HEAD, COORDINATOR)
+"""Faults that are over, and whose cost is known, once the run is resumed."""
 
 _STALLED = 2.0
 """Times the usual time between two steps from which a fault between them has made the run stand still."""
@@ -50,6 +54,8 @@ def after(run: RunView, event: protocol.Event) -> Faults:
             return _added(faults, event.time, event.step, event.host, SHARD, event.cause)
         case protocol.HeadLost():
             return _added(faults, event.time, event.step, event.host, HEAD, event.cause)
+        case protocol.CoordinatorLost():
+            return _added(faults, event.time, event.step, event.host, COORDINATOR, "its process was killed")
         case protocol.RunResumed():
             return _resumed(run, event)
         case _:
@@ -113,7 +119,7 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
     if last is None or event.step <= last.step:
         return run.faults
     hit = [fault for fault in run.faults if fault.time >= last.time]
-    told = next((fault for fault in hit if fault.stall_s is not None and fault.word in (SHARD, HEAD)), None)
+    told = next((fault for fault in hit if fault.stall_s is not None and fault.word in _UNTIL_RESUMED), None)
     if told is None:
         cost = _cost(run, last, event) if hit else None
         if cost is None:
@@ -147,7 +153,9 @@ def _cost(run: RunView, before: protocol.Step, after: protocol.Step) -> float | 
 
 def _usual(run: RunView) -> float:
     """Seconds of a step in the middle of the recent ones: a long one among them does not count."""
-    pairs = itertools.pairwise(run.recent)
+    pairs = [
+        pair for pair in itertools.pairwise(run.recent) if pair[1].time > pair[0].time
+    ]  # else a clock was set back
     gaps = [(after.time - before.time) / max(1, after.step - before.step) for before, after in pairs]
     return statistics.median(gaps) if gaps else run.step_seconds or 0.0
 
@@ -179,7 +187,7 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
     done, back = f"resumed on {event.host} after step {event.step:,}", _back(run, event)
     found = []
     for fault in run.faults:
-        if fault.back is None and fault.word in (SHARD, HEAD):
+        if fault.back is None and fault.word in _UNTIL_RESUMED:
             stall = max(0.0, event.time - fault.time)
             found.append(replace(fault, done=_joined(fault.done, done), stall_s=stall, back=event.time))
         elif fault.back is None and fault.word == LOST and fault.host == event.lost:

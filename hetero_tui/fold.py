@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
-from hetero_tui.run_fold import begun, fold_run
-from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State
+from hetero_tui.run_fold import begun, fold_run, without_coordinator
+from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
 from hetero_tui.text import one_line
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -80,7 +80,7 @@ def apply(state: State, event: Event) -> State:
             told = (run.run, min(state.told[1], event.seq))
             return replace(state, run=replace(run, last_seq=min(run.last_seq, event.seq)), told=told)
         case events.RunsListed():
-            return replace(state, runs=event.runs)
+            return replace(state, runs=tuple(_listed(state, run) for run in event.runs))
         case events.Notice():
             text = event.text if event.host is None else f"{event.host}: {event.text}"
             return _logged(state, event.time, event.level, text)
@@ -107,6 +107,9 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     host = state.host(event.host)
     if host is None:
         return state
+    if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
+        last = host.verdict
+        event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
     detail = one_line(event.detail)
     if event.state is HostState.CONNECTING and host.state is not HostState.UNKNOWN:
         return state  # keep the last state until there is a new one
@@ -114,8 +117,9 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         return _update_host(state, event.host, last_seen=event.time)  # its state is already more specific
     if event.state is HostState.UP and host.state in IN_CLUSTER:
         return _update_host(state, event.host, last_seen=event.time)
+    verdict = _verdict(host, event)
     if host.state is event.state:
-        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint))
+        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint), verdict=verdict)
     seen = event.time if event.state in _ANSWERED else host.last_seen
     state = _update_host(
         state,
@@ -126,16 +130,24 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         since=event.time,
         last_seen=seen,
         next_try=None,
+        verdict=verdict,
     )
     level, text = _words_for(host.state, event)
     state = _logged(state, event.time, level, text) if text else state
     return _mark_training_hosts(state) if event.state is HostState.UP else state
 
 
+def _verdict(host: HostView, event: events.HostChanged) -> Verdict:
+    """Whether the host is fit, once it is in its new state; most states say nothing about that."""
+    if event.state in (HostState.IDLE, HostState.READY, HostState.UNFIT):
+        return Verdict(state=event.state, detail=one_line(event.detail), hint=one_line(event.hint))
+    return Verdict(state=HostState.READY) if event.state in IN_CLUSTER else host.verdict
+
+
 def _words_for(before: HostState, event: events.HostChanged) -> tuple[Level, str]:
     """The log line for a host's new state, and its level; "" for none."""
     detail = f": {event.detail}" if event.detail else ""
-    answers = before is HostState.UNREACHABLE and event.state is HostState.READY
+    answers = before is HostState.UNREACHABLE and event.state in (HostState.READY, HostState.IDLE)
     if answers or (before in _AWAY and event.state in IN_CLUSTER):
         return Level.GOOD, f"{event.host} is back{detail}"
     level = _LEVELS.get(event.state)
@@ -168,7 +180,8 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     elif event.sample.ray is RayState.RESTARTING:
         now = HostState.RESTARTING
     elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
-        now = HostState.FAILED if event.sample.ray is RayState.STOPPED else HostState.READY
+        back = HostState.IDLE if host.state is HostState.UNREACHABLE else HostState.READY
+        now = HostState.FAILED if event.sample.ray is RayState.STOPPED else back
     was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
     if was_down:  # another laptop started it, or the last state was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)
@@ -244,7 +257,7 @@ def _mark_training_hosts(state: State) -> State:
         now, detail = _part_in(run, host.name) if host.state in IN_CLUSTER else (host.state, host.detail)
         if now is host.state and not detail:
             detail = host.detail  # details about its node, such as a supervisor that has ended
-        next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
+        next_try = _next_try(state, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
     return replace(state, hosts=tuple(hosts))
@@ -272,30 +285,32 @@ def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
     return (HostState.DRAINED, "") if all(worker.drained for worker in workers) else (HostState.PAUSED, "")
 
 
-def _next_try(run: RunView | None, host: str) -> float | None:
-    if run is None:
-        return None
-    return next(
-        (worker.retry_at for worker in run.workers if worker.host == host and worker.retry_at is not None), None
-    )
+def _next_try(state: State, host: str) -> float | None:
+    """When the paused worker of a host is started again, on the laptop's clock as all times of hosts."""
+    workers = state.run.workers if state.run is not None else ()
+    known = (worker.retry_at for worker in workers if worker.host == host and worker.retry_at is not None)
+    return next((state.here(time) for time in known), None)
 
 
 def _run_changed(state: State, event: events.RunChanged) -> State:
-    run = state.run
+    run, time = state.run, state.there(event.time)
+    is_news = run is None or (run.run, run.state) != (event.run, event.state) or bool(event.detail)
     goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
-        run = begun(event.run, event.job, event.time, _seq_of_ended(state, event.run) if goes_on else 0)
+        run = begun(event.run, event.job, time, _seq_of_ended(state, event.run) if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
     elif run.state.final and goes_on:
         if state.told[0] == run.run:  # a resume removes its last event
             state = replace(state, told=(run.run, min(state.told[1], run.last_seq - 1)))
-        run = begun(event.run, event.job, event.time, run.last_seq)  # its events arrive from the first one
+        run = begun(event.run, event.job, time, run.last_seq)  # its events arrive from the first one
     elif run.state.final:
         return state  # the run's own final event has priority
+    elif event.state is RunState.STARTING:
+        run = without_coordinator(run, time)
     if not run.last_seq and not run.history and event.state is not RunState.STARTING:
         run = replace(run, phases=())  # after attaching, the events show its start
     final = event.state.final
-    ended = event.time if final else run.ended
+    ended = time if final else run.ended
     behind = None if final else run.behind  # a final run has no later events
     run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
     state = replace(state, run=run)
@@ -303,8 +318,14 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     where = f" at step {run.step:,}" if final and run.step else ""
     detail = f": {event.detail}" if event.detail else ""
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
-    state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}")
+    state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}") if is_news else state
     return _mark_training_hosts(state)
+
+
+def _listed(state: State, run: protocol.RunSummary) -> protocol.RunSummary:
+    """A run with its times on the laptop's clock."""
+    started, ended = (time and state.here(time, run.host) for time in (run.started, run.ended))
+    return replace(run, started=started, ended=ended)
 
 
 def _seq_of_ended(state: State, run: str) -> int:
@@ -340,4 +361,4 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     if event.seq <= told:
         return state  # it was followed before, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
-    return _logged(state, event.time, level, text, isinstance(event, _ROUTINE)) if text else state
+    return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE)) if text else state

@@ -12,7 +12,7 @@ from hetero_tui.errors import HeteroTuiError, HostError
 from hetero_tui.fleet.live import cancel
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import ASKING
-from hetero_tui.runs.attending import attend
+from hetero_tui.runs.attending import NoRecovery, Recovery, attend
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run
 from hetero_tui.runs.log_following import logs_of_run
@@ -47,21 +47,22 @@ class Following(Scripting):
     ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
         """Yield (line as written, event) of a run (None: the newest) from seq 1 to its end, and fold each event.
 
-        ``most_steps``: limits the steps of its history to about this number; None: all.
+        One that had ended is not started again. ``most_steps``: of its history about so many; None: all.
 
         Raises:
             RunError: there is no such run, or it ended without a last event.
         """
+        recovery: Recovery = self._recovery
         if self._run_host is None or self._state.run is None or self._state.run.run != run:
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
             run, self._run_host = summary.id, host
+            recovery = NoRecovery() if summary.state.final else recovery
             self.emit(events.RunChanged(time=time.time(), run=run, job=summary.job, state=RunState(summary.state)))
         assert run is not None
         fleet, head = self._fleet, self._run_host
+        attended = attend(fleet.cluster, fleet.transports, run, head, self.emit, recovery, most_steps)
         try:
-            async with aclosing(
-                attend(fleet.cluster, fleet.transports, run, head, self.emit, self._recovery, most_steps)
-            ) as coming:
+            async with aclosing(attended) as coming:
                 async for line, event in coming:
                     yield line, event
         except HeteroTuiError as error:

@@ -18,10 +18,14 @@ class Installing(Keeper):
 
     _fleet: LiveFleet
 
-    def accept_host_key(self, host: str) -> None:
-        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
-        if not self._fleet.transports[host].accept_offered_key():
-            raise UsageError(f"{host} has no key to accept", step="host key")
+    def accept_host_key(self, host: str, fingerprint: str | None = None) -> None:
+        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`.
+
+        Raises:
+            UsageError: it offered none, or now another one than that with the ``fingerprint`` that the user saw.
+        """
+        if not self._fleet.transports[host].accept_offered_key(fingerprint):
+            raise UsageError(f"{host} shows no new key, or another one than that; look at it again", step="host key")
 
     async def look(self) -> None:
         """Probe all hosts and ask what of ours is there."""
@@ -34,7 +38,7 @@ class Installing(Keeper):
         Nothing is changed, but with ``sources`` environments of ours that do not work are made anew, and looked at
         again.
         """
-        async with self._exclusively("checking"):
+        async with self._exclusively("checking" if sources is None else "mending"):
             await self._fleet.look()
             report = await self._fleet.check()
             if sources is not None and report.broken:

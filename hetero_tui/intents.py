@@ -102,8 +102,8 @@ class Intents(Protocol):
         ``paths`` are sent along with the job's file.
         """
 
-    async def stop_run(self) -> None:
-        """Ask the run on the screen to stop after its step, with a checkpoint."""
+    async def stop_run(self, run: str | None = None) -> None:
+        """Ask a run (None: the one on the screen) to stop after its step, with a checkpoint."""
 
     async def resume(self, run: str | None = None) -> str:
         """Let a run (None: the one on the screen, or else the newest) go on from its newest checkpoint; follow it."""
@@ -132,8 +132,8 @@ class Intents(Protocol):
     async def save(self, name: str, text: str) -> str:
         """Write a text to a new file of about that name, where the app was started; the answer is its path."""
 
-    def accept_host_key(self, host: str) -> None:
-        """Trust the key that ``host`` offered, from now on."""
+    def accept_host_key(self, host: str, fingerprint: str | None = None) -> None:
+        """Trust the key that ``host`` offered, from now on; with ``fingerprint`` only if it is still that one."""
 
     def teardown_preview(self) -> TeardownPreview:
         """What :meth:`down` would do now."""

@@ -53,15 +53,6 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
     opened: list[AppSession] = []
     path = path.absolute()
 
-    async def open_session() -> AppSession:
-        # After the first frame: what a session needs takes longer to import than the screens themselves.
-        from hetero_tui.app_session import AppSession
-        from hetero_tui.inventory.file import load
-
-        opened.append(AppSession(load(path), path, accept_new_host_keys=accept_new_host_keys))
-        opened[-1].record()
-        return opened[-1]
-
     def machines() -> Machines:
         from hetero_tui.machines import Machines
 
@@ -70,12 +61,19 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
     async def whole() -> int:
         from hetero_tui.ui.app import HeteroApp
 
+        preferences = read_settings(readonly=readonly)
+
+        async def opener() -> AppSession:
+            opened.append(open_session(path, accept_new_host_keys=accept_new_host_keys, readonly=preferences.readonly))
+            opened[-1].record()
+            return opened[-1]
+
         app = HeteroApp(
-            open_session,
+            opener,
             changes=lambda: changes_of(path),
             inventory_path=str(path),
             machines=machines,
-            preferences=read_settings(readonly=readonly),
+            preferences=preferences,
         )
         try:
             await app.run_async()
@@ -87,6 +85,20 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
         return DEMO if app.wants_demo else app.return_code or DONE
 
     return run_to_end(whole)
+
+
+def open_session(path: Path, *, accept_new_host_keys: bool = False, readonly: bool = False) -> AppSession:
+    """The app's session on an inventory; with ``readonly`` it changes nothing on the hosts by itself.
+
+    The app opens it after its first frame: what a session needs takes longer to import than the screens themselves.
+    """
+    from hetero_tui.app_session import AppSession
+    from hetero_tui.inventory.file import load
+
+    session = AppSession(load(path), path, accept_new_host_keys=accept_new_host_keys)
+    if readonly:
+        session.only_show()
+    return session
 
 
 def read_settings(*, readonly: bool = False) -> Preferences:

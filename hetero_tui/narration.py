@@ -173,7 +173,7 @@ class StepPrinter:
         self._iterations = 0
         self._printed = float("-inf")
         self._samples = 0
-        self._began: float | None = None
+        self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
     def __call__(self, event: protocol.Event) -> None:
@@ -189,9 +189,11 @@ class StepPrinter:
                 self._output.data(f"resumed after step {event.step:,}")
             case protocol.Step():
                 self._samples += event.samples
+                self._seconds += event.seconds
                 self._recent.append((event.time, event.step))
-                due = event.time - self._printed >= STEP_LINE_EVERY or event.step == self._iterations
-                if due:
+                passed = event.time - self._printed
+                # Less than none has passed if the run's clock was set back, or the run went on on another host.
+                if not 0 <= passed < STEP_LINE_EVERY or event.step == self._iterations:
                     self._print(event)
             case protocol.Evaluated():
                 shown = ", ".join(_figure(name, value) for name, value in event.metrics.items())
@@ -221,7 +223,8 @@ class StepPrinter:
                 pass
 
     def _print(self, event: protocol.Step) -> None:
-        seconds = event.time - self._printed if self._began is not None else event.seconds
+        passed = event.time - self._printed
+        seconds = passed if 0 < passed < float("inf") else self._seconds
         rate = self._samples / seconds if seconds > 0 else 0.0
         loss = "   n/a" if event.loss is None else f"{event.loss:.4f}"
         width = len(f"{self._iterations:,}")
@@ -230,12 +233,12 @@ class StepPrinter:
             f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  "
             f"{self._left():<18}  {shares}"
         )
-        self._printed, self._samples, self._began = event.time, 0, event.time
+        self._printed, self._samples, self._seconds = event.time, 0, 0.0
 
     def _left(self) -> str:
         """The time until the last step, by the pace of the recent ones."""
         (then, first), (now, last) = self._recent[0], self._recent[-1]
-        if last == first or self._iterations < last:
+        if last == first or self._iterations < last or now < then:
             return ""
         return f"{duration((self._iterations - last) * (now - then) / (last - first))} left"
 

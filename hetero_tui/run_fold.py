@@ -13,6 +13,7 @@ from hetero_tui.state import (
     LOSS_POINTS,
     MEASURING,
     RECENT_STEPS,
+    TAKEOVER,
     WORKERS,
     Phase,
     RunView,
@@ -28,12 +29,26 @@ def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
     return RunView(run=run, job=job, started=time, phases=(Phase(name=COORDINATOR, began=time),), history=history)
 
 
+def without_coordinator(run: RunView, time: float) -> RunView:
+    """A run that made steps and whose coordinator was lost: a new one is being started."""
+    if run.is_starting or not run.step:
+        return run
+    return replace(run, phases=(Phase(name=TAKEOVER, began=time),), superseded=faults.furthest(run))
+
+
 def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
     """The run after one of its events, and the log line for it ("" for none)."""
     found = faults.after(run, event)
     before = run
     run, level, text = _fold_run(run, event)
-    run = replace(run, faults=found, last_event=event.time, phases=_phases(before, event))
+    gone = sum(fault.stall_s or 0.0 for fault in before.faults if fault.number < found[0].number)
+    run = replace(
+        run,
+        faults=found,
+        stalled_before=run.stalled_before + gone,
+        last_event=event.time,
+        phases=_phases(before, event),
+    )
     return run, level, text
 
 
@@ -54,7 +69,11 @@ def _phases(run: RunView, event: protocol.Event) -> tuple[Phase, ...]:
             return _next(run.phases, MEASURING, event.time)
         case protocol.PlanMade() if run.phases and run.phases[-1].ended is None:
             return _next(run.phases, FIRST_STEP, event.time)
-        case protocol.Step() | protocol.RunFinished() | protocol.RunFailed() if (
+        case protocol.CoordinatorLost():
+            return without_coordinator(run, event.time).phases
+        case protocol.RunResumed() if not run.phases or run.phases[-1].name != TAKEOVER:
+            return run.phases
+        case protocol.Step() | protocol.RunResumed() | protocol.RunFinished() | protocol.RunFailed() if (
             run.phases and run.phases[-1].ended is None
         ):
             return (*run.phases[:-1], replace(run.phases[-1], ended=event.time))
@@ -127,6 +146,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
             where = ", ".join(event.hosts) or event.host
             return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {where}"
+        case protocol.CoordinatorLost():
+            text = f"the coordinator on {event.host} was lost after step {event.step:,}; a new one takes over"
+            return without_coordinator(run, event.time), Level.BAD, text
         case protocol.ServerLost() | protocol.HeadLost():
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():

@@ -24,6 +24,9 @@ LOSS_POINTS = 2000
 COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
 """Parts of a run's start, in their order."""
 
+TAKEOVER = "new coordinator"
+"""The part in which a coordinator that was lost is replaced."""
+
 CURVE_POINTS = 32
 """Number of losses in a run's one-line curve."""
 
@@ -49,6 +52,15 @@ IN_CLUSTER = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a host is fit for the cluster, as it was last found: ready, unfit and why, or idle: not known."""
+
+    state: HostState = HostState.IDLE
+    detail: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostView:
     """The state of one host."""
 
@@ -65,6 +77,7 @@ class HostView:
     round_trip_s: float | None = None
     offered_key: str | None = None
     next_try: float | None = None
+    verdict: Verdict = Verdict()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +110,7 @@ class Fault:
         step: the step in which it happened.
         host: the host.
         worker: the worker; empty: the whole host.
-        word: lost, late, slow, shard lost or head lost.
+        word: lost, late, slow, shard lost, head lost or coordinator lost.
         what: description in a few words.
         done: the reaction.
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
@@ -141,7 +154,7 @@ class Behind:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """The state of the run on the screen.
+    """The state of the run on the screen; its times are by its head's clock (:meth:`State.here`).
 
     While ``behind`` is set, this state is of the past; screens show :attr:`State.present` instead.
     """
@@ -164,8 +177,11 @@ class RunView:
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
     recent: tuple[protocol.Step, ...] = ()
-    superseded: protocol.Step | None = None  # the furthest one before a lost worker sent it back, until it is past it
+    superseded: protocol.Step | None = (
+        None  # the furthest one before a fault that it recovers from, until it is past it
+    )
     faults: tuple[Fault, ...] = ()
+    stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()
     plan: protocol.PlanMade | None = None
     replanned: protocol.Replanned | None = None
@@ -203,11 +219,16 @@ class RunView:
 
     @property
     def step_seconds(self) -> float | None:
-        """Mean seconds of a recent step, measured between step events if there are two."""
-        if len(self.recent) > 1:
-            first, last = self.recent[0], self.recent[-1]
+        """Mean seconds of a recent step, measured between step events if there are two.
+
+        If the head's clock was set back between them, it is the mean of what the steps themselves say.
+        """
+        if not self.recent:
+            return None
+        first, last = self.recent[0], self.recent[-1]
+        if last.time > first.time:
             return (last.time - first.time) / max(1, last.step - first.step)
-        return self.recent[0].seconds if self.recent else None
+        return sum(step.seconds for step in self.recent) / len(self.recent)
 
     @property
     def samples_per_second(self) -> float | None:
@@ -225,8 +246,8 @@ class RunView:
 
     @property
     def stalled_seconds(self) -> float:
-        """Seconds for which the kept faults stalled the run."""
-        return sum(fault.stall_s or 0.0 for fault in self.faults)
+        """Seconds for which faults stalled the run."""
+        return self.stalled_before + sum(fault.stall_s or 0.0 for fault in self.faults)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,8 +303,9 @@ class State:
             "state": shown.state,
             "step": shown.step,
             "loss": shown.loss,
-            "started": shown.started,
-            "ended": shown.ended,
+            "started": shown.started and self.here(shown.started),
+            "ended": shown.ended and self.here(shown.ended),
+            "away_s": shown.away_seconds,
             "curve": tuple(loss for _, loss in losses),
             "iterations": shown.iterations,
             "parameters": shown.parameters,
@@ -293,6 +315,22 @@ class State:
     def host(self, name: str) -> HostView | None:
         """The host of that name, or None."""
         return next((host for host in self.hosts if host.name == name), None)
+
+    def here(self, time: float, host: str | None = None) -> float:
+        """A time by a host's clock (None: the head's) on this laptop's clock, as far as samples tell the difference."""
+        return time + self._skew(host)
+
+    def there(self, time: float) -> float:
+        """A time of this laptop's clock by the head's, which all times of :class:`RunView` are by."""
+        return time - self._skew(None)
+
+    def _skew(self, name: str | None) -> float:
+        """By how many seconds the laptop's clock is ahead of a host's, None: of the head's."""
+        name = self.head if name is None else name
+        host = self.host(name) if name is not None else None
+        if host is None or host.sample is None or host.sampled is None:
+            return 0.0
+        return host.sampled - host.sample.time
 
     @property
     def is_silent(self) -> bool:
@@ -312,8 +350,13 @@ class State:
 
     @property
     def hosts_able(self) -> int:
-        """Number of hosts that train or could: reached at least once, fit, and not drained."""
-        never = (HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED)
+        """Number of hosts that train or could: reached at least once, fit, and not drained.
+
+        A host that is up has no part in the planned run: it is only a server.
+        """
+        never = {HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED}
+        if self.run is not None and self.run.plan is not None and not self.run.state.final:
+            never.add(HostState.UP)
         able = [host for host in self.hosts if host.state not in never]
         return sum(host.last_seen is not None or host.state is not HostState.UNREACHABLE for host in able)
 

@@ -157,6 +157,7 @@ class RunSpec:
     Ray script's file in :data:`JOB_ARCHIVE`, and ``arguments`` are its own (:mod:`remote_agent.raw_ray`). With
     ``search`` as well it is a sweep: ``job`` is what its trials train (:mod:`remote_agent.sweep`). ``commands`` is from
     which byte of :data:`CONTROL_FILE` on the user's commands are for it: those before were for the run before.
+    ``away_s`` are the seconds for which it was stopped before it was resumed.
     """
 
     run: str
@@ -177,6 +178,7 @@ class RunSpec:
     arguments: tuple[str, ...] = ()
     search: Search | None = None
     commands: int = 0
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,7 +355,7 @@ class RunSummary:
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
     of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
-    ``script``: see :class:`RunSpec`.
+    ``script``, ``away_s``: see :class:`RunSpec`.
     """
 
     id: str
@@ -373,6 +375,7 @@ class RunSummary:
     step_s: float | None = None
     predicted_s: float | None = None
     script: bool = False
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -793,6 +796,15 @@ class HeadLost(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoordinatorLost(Event):
+    """The process that coordinated the run on ``host`` was killed after ``step``; another one takes over."""
+
+    kind: ClassVar[str] = "coordinator_lost"
+    host: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResumed(Event):
     """The run goes on from ``checkpoint``, after its step ``step``; events of later steps before this are superseded.
 
@@ -864,6 +876,7 @@ EVENTS: tuple[type[Event], ...] = (
     Notice,
     ServerLost,
     HeadLost,
+    CoordinatorLost,
     RunResumed,
     RunFinished,
     RunFailed,

@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -96,6 +97,7 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         step_s=statistics.median(event.seconds for event in later) if later else None,
         predicted_s=later[-1].predicted_s if later else None,
         script=spec.script,
+        away_s=spec.away_s,
     )
 
 
@@ -147,6 +149,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     place = folder / "runs" / run
     try:
         known = protocol.decode(protocol.RunSpec, plain_file.read_text(place / "run.json"))
+        written = (place / "run.json").stat().st_mtime  # at its start, or when it was made ready the last time
     except (OSError, ValueError) as error:
         raise NotResumable(f"there is no run {run}") from error
     events = place / "events.jsonl"
@@ -183,6 +186,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         ended=found.ended or known.ended,
         epoch=now.epoch,
         commands=tail.size_of(place / protocol.CONTROL_FILE),
+        away_s=known.away_s + max(0.0, time.time() - max(written, summary.ended or 0.0)),
     )
     draft = place / "run.json.part"
     draft.write_text(protocol.encode(spec) + "\n", encoding="utf-8")

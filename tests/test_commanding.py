@@ -6,12 +6,16 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from hetero_tui import commanding
+from hetero_tui.app_session import AppSession
+from hetero_tui.cli import application
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.session import Session
@@ -58,3 +62,42 @@ def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
     assert said == [
         "interrupted; digits-1 goes on: `hetero-tui attach digits-1` follows it, `hetero-tui stop digits-1` ends it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "finishes"),
+    [("down", "down"), ("up", "up"), ("bootstrap", "bootstrap"), ("stop", "stop"), ("status", "status")],
+)
+def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half_done(
+    command: str, finishes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    def interrupted_at_once(*_: object, interrupted: str) -> int:
+        told.append(interrupted)
+        return INTERRUPTED
+
+    monkeypatch.setattr(commanding, "run_to_end", interrupted_at_once)
+    assert CliRunner().invoke(application, [command]).exit_code == INTERRUPTED
+    (said,) = told
+    assert f"`hetero-tui {finishes}`" in said
+    assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"
+
+
+def test_metrics_are_of_a_session_that_follows_what_starts_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another terminal, and a host that did not answer at first: as in the app."""
+    served = list[Session]()
+
+    async def metrics(session: Session, *_: object) -> int:
+        served.append(session)
+        return FAILED
+
+    monkeypatch.setattr(commanding, "metrics", metrics)
+    path = tmp_path / "inventory.yaml"
+    path.write_text("hosts: {laptop: {connection: local}}\n")
+    assert CliRunner().invoke(application, ["-i", str(path), "metrics"]).exit_code == FAILED
+    (session,) = served
+    assert isinstance(session, AppSession)
+    assert session._elsewhere.is_wanted

@@ -270,3 +270,9 @@ def test_lost_shards_and_heads_are_rows() -> None:
     (head,) = after(RUN, protocol.HeadLost(seq=1, time=2.0, host="nas", step=3, cause="x" * 300))
     assert head.word == faults.HEAD
     assert len(head.what) <= 160
+
+
+def test_the_seconds_of_faults_that_are_not_kept_any_more_still_count() -> None:
+    known = tuple(fault(number, back=11.0, stall_s=2.0) for number in range(1, FAULTS + 1))
+    more = folded(run(*known), lost("killed"), lost("killed", 21.0, "pi/cpu"))
+    assert (more.faults[0].number, more.stalled_seconds) == (3, 2.0 * FAULTS)

@@ -24,7 +24,8 @@ from hetero_tui.state import (
     State,
     initial,
 )
-from hetero_tui.ui.header import verdict
+from hetero_tui.ui.draw.phases import phases_lines
+from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -529,6 +530,104 @@ def test_a_host_whose_ray_was_ended_by_another_terminal_is_not_back_but_ready() 
     assert state.log[-1].text == "nas is ready"
 
 
+def test_a_host_that_was_not_fit_is_not_ready_after_its_connection_was_lost() -> None:
+    unfit = events.HostChanged(time=1.0, host="nas", state=HostState.UNFIT, detail="no torch", hint="press i")
+    away = events.HostLost(time=2.0, host="nas", cause="no answer")
+    state = apply(apply(START, unfit), away)
+    for event in (sampled("nas", "none", time=3.0), events.HostChanged(time=3.0, host="nas", state=HostState.IDLE)):
+        back = apply(state, event)
+        assert (back.hosts[1].state, back.hosts[1].detail, back.hosts[1].hint) == (
+            HostState.UNFIT,
+            "no torch",
+            "press i",
+        )
+        assert back.log[-1].text == "nas is unfit: no torch -> press i"
+
+
+def test_a_host_of_which_it_is_not_known_whether_it_is_fit_is_idle_after_its_connection_was_lost() -> None:
+    for before in ((), (events.HostChanged(time=1.0, host="nas", state=HostState.IDLE),)):
+        state = START
+        for event in (*before, events.HostLost(time=2.0, host="nas", cause="no answer"), sampled("nas", "none", 3.0)):
+            state = apply(state, event)
+        assert state.hosts[1].state is HostState.IDLE
+        assert state.log[-1].text == "nas is back"
+
+
+def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps_themselves() -> None:
+    steps = [replace(step(number, number + 2), time=float(number)) for number in range(1, 4)]
+    state = run_of(started(), plan(), replace(steps[0], time=500.0), *steps[1:])
+    assert state.run is not None
+    assert (state.run.step_seconds, state.run.samples_per_second) == (1.0, 64.0)
+    assert state.run.remaining_seconds == 97.0
+
+
+def test_a_listed_run_that_is_shown_was_stopped_for_as_long_as_its_events_say() -> None:
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.RUNNING, step=3, loss=1.0, started=100.0, host="nas"
+    )
+    resumed = protocol.RunResumed(seq=4, time=901.0, step=1, host="mercer", checkpoint="/c")
+    state = apply(run_of(started(), plan(), step(1, 3), resumed), events.RunsListed(time=302.0, runs=(known,)))
+    assert state.listed_runs is not None
+    assert state.listed_runs[0].away_s == 800.0
+
+
+def test_the_times_of_listed_runs_are_on_the_laptops_clock() -> None:
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.STOPPED, step=3, loss=1.0, started=10.0, ended=20.0, host="nas"
+    )
+    state = apply(apply(START, sampled("nas", "none", time=301.0)), events.RunsListed(time=302.0, runs=(known,)))
+    assert state.runs is not None
+    assert (state.runs[0].started, state.runs[0].ended) == (310.0, 320.0)
+
+
+def test_a_host_that_is_only_a_server_is_not_missed_by_the_run() -> None:
+    only = protocol.PlanMade(seq=2, time=100.0, strategy="sync", shares=(share("mercer", 64),))
+    state = run_of(started(), only, step(1, 3), start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UP]
+    assert verdict(state, "", DARK).plain == "● training 1/1"
+
+
+def taken_over(seq: int, checkpoint: str = "") -> protocol.RunResumed:
+    return protocol.RunResumed(seq=seq, time=109.0, step=2, host="mercer", checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        events.RunProgressed(run="text-1", event=protocol.CoordinatorLost(seq=5, time=105.0, host="mercer", step=2)),
+        events.RunChanged(time=105.0, run="text-1", job="", state=RunState.STARTING),  # its overseer is gone as well
+    ],
+)
+def test_while_a_lost_coordinator_is_replaced_the_header_says_so(lost: events.Event) -> None:
+    train = run_of(started(), plan(), step(1, 3), step(2, 4), start=both_up())
+    state = apply(train, lost)
+    assert "text-1 recovering: new coordinator 3 s" in header_line(state, "", 108.0, None, 120, DARK).plain
+    assert [line.plain for line in phases_lines(state, 108.0, 100, DARK)] == [
+        "◔ new coordinator          3 s  it asks the workers where they stand"
+    ]
+    seq = state.run.last_seq if state.run is not None else 0
+    state = run_of(taken_over(seq + 1), start=state)
+    assert state.run is not None
+    assert (state.run.state, state.run.is_starting, state.run.superseded) == (RunState.RUNNING, False, None)
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.TRAINING]
+
+
+def test_a_coordinator_that_could_not_be_replaced_at_once_goes_on_from_a_checkpoint() -> None:
+    lost = protocol.CoordinatorLost(seq=5, time=105.0, host="mercer", step=2)
+    state = run_of(started(), plan(), step(1, 3), step(2, 4), lost, taken_over(6, "/c"), start=both_up())
+    assert state.run is not None
+    assert [phase.name for phase in state.run.phases] == [WORKERS]
+    (fault,) = state.run.faults
+    assert (fault.word, fault.host, fault.stall_s, fault.back) == ("coordinator lost", "mercer", 4.0, 109.0)
+
+
+def test_what_is_known_of_a_run_is_not_said_twice() -> None:
+    state = apply(START, events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STARTING))
+    assert [line.text for line in state.log] == ["text-1 is starting"]
+    again = apply(state, events.RunChanged(time=2.0, run="text-1", job="", state=RunState.STARTING))
+    assert again.log == state.log
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
@@ -706,7 +805,7 @@ def test_of_a_run_that_is_attached_to_nothing_old_is_the_present_until_its_histo
     shown = state.present.run
     assert shown is not None
     assert (shown.step, shown.faults, shown.workers, shown.recent, shown.is_starting) == (38, (), (), (), False)
-    assert "nas" not in metrics(state).partition("run_state")[2]
+    assert "nas" not in metrics(state, 500.0).partition("run_state")[2]
 
     state = run_of(step(39, 42), start=state)
     assert state.present is state

@@ -75,6 +75,18 @@ def test_a_step_says_how_long_the_rest_takes_by_the_pace_of_the_recent_ones(caps
     assert lines[2].split("samples/s")[1].strip() == "3 min 20 s left"
 
 
+def test_steps_are_printed_on_after_the_clock_of_the_head_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter(Output(plain=True))
+    for number in range(1, 4):
+        printer(step(number, 300.0 + 2 * number))
+    for number in range(4, 7):
+        printer(step(number, 2.0 * number))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1].partition("/")[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
+    assert [line.split("loss")[1].split()[1] for line in lines] == ["8", "4", "4", "8", "4", "4"]
+    assert "-" not in "".join(lines)
+
+
 def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     state = initial("lab", (("mercer", "a"), ("nas", "b")))
     assert waiting_for(state) == ""

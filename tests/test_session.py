@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import ClusterError, RunError, TakenDown, UsageError
+from hetero_tui.errors import ClusterError, CoordinatorGone, RunError, TakenDown, UsageError
 from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.session import Session
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -218,3 +219,32 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         assert await sampled("") == 3, "its other hosts are about to end"
         session._elsewhere._down -= deadlines.CLUSTER_ENDED
         assert await sampled("") == 4, "a cluster was started elsewhere"
+
+
+@pytest.mark.parametrize("state", [RunState.LOST, RunState.RUNNING])
+async def test_a_run_that_was_lost_before_it_is_attached_to_is_not_started_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch, state: RunState
+) -> None:
+    known = protocol.RunSummary(id="text-1", job="text", state=state, step=3, loss=1.0, started=1.0, host="laptop")
+    restarted: list[str] = []
+
+    async def find(*_: object) -> tuple[str, protocol.RunSummary]:
+        return "laptop", known
+
+    async def follow(*_: object, **__: object) -> AsyncIterator[None]:
+        raise CoordinatorGone("text-1 ended without a last word", step="follow", hint="`hetero-tui resume text-1`")
+        yield
+
+    async def restart(_: object, run: str, cause: str) -> str:
+        restarted.append(run)
+        raise RunError(cause, step="resume run")
+
+    monkeypatch.setattr("hetero_tui.session.find_run", find)
+    monkeypatch.setattr("hetero_tui.runs.attending.follow", follow)
+    monkeypatch.setattr(FleetRecovery, "restart", restart)
+    async with session:
+        with pytest.raises(RunError) as error:
+            async for _ in session.events_of("text-1"):
+                pass
+    assert restarted == ([] if state.final else ["text-1"])
+    assert ("hetero-tui resume" in str(error.value)) is state.final

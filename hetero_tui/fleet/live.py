@@ -41,6 +41,7 @@ class LiveFleet:
         probed: results of the last probe; empty before the first.
         surveyed: results of the last survey.
         report: of the last bring-up; None: there was none, or another laptop did it.
+        purges: environments of hosts that were away at the purge are removed once they answer a probe.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LiveFleet:
         self.probed: tuple[Probed, ...] = ()
         self.surveyed: dict[str, Surveyed] = {}
         self.report: UpReport | None = None
+        self.purges = True
         self._accept_new_host_keys = accept_new_host_keys
         self._watches = watches
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -102,7 +104,8 @@ class LiveFleet:
         """
         emit = self._emit_without_bootstrap if installs else self.emit
         self.probed = await probe_fleet(self.inventory, self.transports, emit)
-        await self._purge_waiting()
+        if self.purges:
+            await self._purge_waiting()
         await self._survey_probed(self.transports, emit)
 
     def _emit_without_bootstrap(self, event: events.Event) -> None:

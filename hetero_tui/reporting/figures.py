@@ -55,6 +55,7 @@ class Figures:
         workers: by name, in the order in which they came.
         happened: in its order.
         last: its newest event.
+        seconds: from its start to that, without the time in which it was stopped; None: it has not started.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Figures:
     workers: dict[str, WorkerFigures] = field(default_factory=dict)
     happened: list[Happened] = field(default_factory=list)
     last: protocol.Event | None = None
+    seconds: float | None = None
 
     @property
     def finished(self) -> protocol.RunFinished | None:
@@ -108,6 +110,7 @@ def figures_of(run: str, happened: Iterable[protocol.Event], standing: str = "")
                 _count(found, event, 1)
             case protocol.Evaluated():
                 found.evaluations.append(event)
+    found.seconds = state.run.seconds if state.run is not None and found.started is not None else None
     return found
 
 

@@ -6,10 +6,12 @@ Who can read them can see names of hosts and runs and nothing else; still they a
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from hetero_tui import deadlines
 from hetero_tui.errors import UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.reporting.figures import PARTS
@@ -25,10 +27,15 @@ Sample = tuple[Mapping[str, str], float | None]
 """Labels and a value; None: it is not known, and not told."""
 
 
-def metrics(state: State) -> str:
-    """All of them; none of a run of which only the past is known yet. Pure."""
-    of_run = _of_run(state.run) if state.run is not None and state.run.behind is None else ()
-    return "".join((*_of_fleet(state), *_of_hosts(state.hosts), *of_run))
+def metrics(state: State, now: float) -> str:
+    """All of them that hold ``now``: no use of a host that is silent, and of a run that is over only how it ended.
+
+    None of a run of which only the past is known yet. Pure.
+    """
+    run = state.run
+    of_run = _of_run(run) if run is not None and run.behind is None else ()
+    of_live = _of_live_run(run) if run is not None and run.behind is None and not run.state.final else ()
+    return "".join((*_of_fleet(state), *_of_hosts(state.hosts, now), *of_run, *of_live))
 
 
 def _of_fleet(state: State) -> Iterator[str]:
@@ -40,8 +47,10 @@ def _of_fleet(state: State) -> Iterator[str]:
     yield _gauge("hosts", "Hosts of the inventory, by where they stand.", samples)
 
 
-def _of_hosts(hosts: Iterable[HostView]) -> Iterator[str]:
-    known = [(host, host.sample) for host in hosts if host.sample is not None]
+def _of_hosts(hosts: Iterable[HostView], now: float) -> Iterator[str]:
+    answering = [host for host in hosts if host.sampled is not None and host.state is not HostState.UNREACHABLE]
+    fresh = [host for host in answering if now - (host.sampled or 0.0) <= deadlines.STALE]
+    known = [(host, host.sample) for host in fresh if host.sample is not None]
 
     def each(name: str) -> list[Sample]:
         return [({"host": host.name}, getattr(sample, name)) for host, sample in known]
@@ -53,7 +62,7 @@ def _of_hosts(hosts: Iterable[HostView]) -> Iterator[str]:
     yield _gauge("host_received_bytes_per_second", "Through its network interfaces.", each("bytes_received_per_s"))
     seen: list[Sample] = [({"host": host.name}, host.last_seen) for host in hosts]
     yield _gauge("host_last_seen_timestamp_seconds", "When it answered last.", seen)
-    trips: list[Sample] = [({"host": host.name}, host.round_trip_s) for host in hosts]
+    trips: list[Sample] = [({"host": host.name}, host.round_trip_s) for host in fresh]
     yield _gauge("host_round_trip_seconds", "From this computer to it and back.", trips)
     devices = [({"host": host.name, "device": use.device}, use) for host, sample in known for use in sample.devices]
     yield _gauge("device_use_ratio", "Use of a device.", [(labels, use.use) for labels, use in devices])
@@ -75,10 +84,18 @@ def _of_run(run: RunView) -> Iterator[str]:
     yield _gauge("run_steps", "Its last step to come.", one(run.iterations))
     yield _gauge("run_loss", "Of its newest step.", one(run.loss))
     yield _gauge("run_samples", "That were trained on so far.", one(run.samples))
-    yield _gauge("run_samples_per_second", "Over its recent steps.", one(run.samples_per_second))
-    yield _gauge("run_step_seconds", "Mean of its recent steps.", one(run.step_seconds))
-    yield _gauge("run_remaining_seconds", "Until its last step, as far as is known.", one(run.remaining_seconds))
     yield _gauge("run_checkpoint_step", "Of its newest checkpoint.", one(run.checkpoint_step or None))
+
+
+def _of_live_run(run: RunView) -> Iterator[str]:
+    name = {"run": run.run}
+    rates = (
+        ("run_samples_per_second", "Over its recent steps.", run.samples_per_second),
+        ("run_step_seconds", "Mean of its recent steps.", run.step_seconds),
+        ("run_remaining_seconds", "Until its last step, as far as is known.", run.remaining_seconds),
+    )
+    for title, text, value in rates:
+        yield _gauge(title, text, [(name, value)])
     alive: list[Sample] = [(name | {"worker": worker.worker}, float(worker.alive)) for worker in run.workers]
     yield _gauge("worker_up", "1: the worker takes part.", alive)
     shares: list[Sample] = [(name | {"worker": worker.worker}, float(worker.samples)) for worker in run.workers]
@@ -109,7 +126,7 @@ def _escaped(word: str) -> str:
 
 
 @contextmanager
-def served(state: Callable[[], State], port: int = PORT) -> Iterator[str]:
+def served(state: Callable[[], State], port: int = PORT, now: Callable[[], float] = time.time) -> Iterator[str]:
     """Answer on loopback while the context is open; yields the address. ``port`` 0: any that is free.
 
     Raises:
@@ -119,7 +136,7 @@ def served(state: Callable[[], State], port: int = PORT) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path.partition("?")[0] in (PATH, "/")
-            body = (metrics(state()) if found else f"see {PATH}\n").encode()
+            body = (metrics(state(), now()) if found else f"see {PATH}\n").encode()
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))

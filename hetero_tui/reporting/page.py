@@ -105,8 +105,8 @@ def _facts(figures: Figures) -> Iterable[tuple[str, str]]:
     started, finished, steps = figures.started, figures.finished, figures.steps
     if started is not None:
         yield "Started", _date(started.time)
-        if figures.last is not None:
-            yield "Took", duration(figures.last.time - started.time)
+        if figures.seconds is not None:
+            yield "Took", duration(figures.seconds)
     goal = figures.plan.iterations if figures.plan is not None and figures.plan.iterations else None
     goal = goal or (started.iterations if started is not None else 0)
     if steps:

@@ -15,9 +15,9 @@ from contextlib import aclosing, suppress
 from typing import Protocol
 
 from hetero_tui import events
-from hetero_tui.errors import CoordinatorGone, HeadGone, NoCopy
+from hetero_tui.errors import CoordinatorGone, HeadGone, NoCopy, RunError
 from hetero_tui.events import Emit, Level
-from hetero_tui.runs.follow import follow
+from hetero_tui.runs.follow import STEP, follow
 from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import head_loss, until_lost
 from hetero_tui.text import HostText
@@ -39,6 +39,22 @@ class Recovery(Protocol):
 
         Returns at once; what it says replaces what it said before.
         """
+
+
+class NoRecovery:
+    """The :class:`Recovery` for a run that had ended before it was looked at: nothing starts it again unasked."""
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """Refuse."""
+        raise RunError(f"{head}, which has the events of {run}, is lost: {cause}", step=STEP)
+
+    async def restart(self, run: str, cause: str) -> str:
+        """Refuse."""
+        hint = f"`hetero-tui logs {run}` shows what it logged, `hetero-tui resume {run}` lets it go on"
+        raise RunError(cause, step=STEP, hint=hint)
+
+    def look_after(self, hosts: frozenset[str]) -> None:
+        """A run that has ended does without all hosts."""
 
 
 async def attend(

@@ -95,6 +95,7 @@ class FleetRecovery:
         """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
+        self._fleet.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.STARTING))
         async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
             self._refuse_if_taken_down(run)
@@ -212,3 +213,26 @@ class FleetRecovery:
 
     def _notice(self, text: str) -> None:
         self._fleet.emit(events.Notice(time=time.time(), level=Level.BAD, text=text))
+
+
+class LookingOn(FleetRecovery):
+    """For a session that changes nothing on the machines: it only says what another one, or a command, has to do.
+
+    Once the run goes on, the hosts' samples tell of it.
+    """
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """Say that the head is lost."""
+        self._fleet.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        raise RunError(_left_alone(run, f"its head {head} is lost"), step="follow")
+
+    async def restart(self, run: str, cause: str) -> str:
+        """Say that the coordinator is gone."""
+        raise RunError(_left_alone(run, cause), step="follow")
+
+    def look_after(self, hosts: frozenset[str]) -> None:
+        """Hosts come back by themselves, or another session takes them in."""
+
+
+def _left_alone(run: str, cause: str) -> str:
+    return f"{cause}; this app only shows: `hetero-tui resume {run}`, or another app, lets it go on"

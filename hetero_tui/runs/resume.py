@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -40,6 +40,17 @@ def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) ->
         raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP, hint=hint)
 
 
+def refuse_beside(known: Sequence[tuple[str, protocol.RunSummary]], run: str) -> None:
+    """A run does not go on beside another one, which has the devices; ``known`` are pairs of host and run.
+
+    Raises:
+        RunError: another one is under way.
+    """
+    for _, other in known:
+        if other.id != run and not other.state.final and not other.script:
+            raise RunError(f"{other.id} is under way", step=STEP, hint=f"stop it first: `hetero-tui stop {other.id}`")
+
+
 async def resume(
     inventory: Inventory,
     transports: Mapping[str, Transport],
@@ -67,15 +78,17 @@ async def resume(
         The head host, and the run as it stood there.
 
     Raises:
-        RunError: there is no such run, it runs or is finished, it has no checkpoint, the head does not hold its newest
-            one, or the cluster is down.
+        RunError: there is no such run, it or another one runs, it is finished, it has no checkpoint, the head does not
+            hold its newest one, or the cluster is down.
         HostError: the host failed at it.
     """
     copies = await list_copies(inventory.cluster, transports)
-    _, summary = find_among(told_best(copies), run)
+    runs = told_best(copies)
+    _, summary = find_among(runs, run)
     if not summary.state.final:
         hint = f"`hetero-tui attach {summary.id}` follows it"
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
+    refuse_beside(runs, summary.id)
     refuse_if_done(summary, settings)
     spec = specification(inventory, members, facts, summary.id, summary.job, settings)
     spec = replace(spec, ended=cause, awaited=_awaited(inventory, members))

@@ -85,8 +85,11 @@ class Transport(Protocol):
     async def round_trip(self) -> float:
         """Seconds for one small question and answer over the open connection."""
 
-    def accept_offered_key(self) -> bool:
-        """Trust, from now on, the key that was shown in HostKeyUnknown; false when none was. Raises HostError."""
+    def accept_offered_key(self, fingerprint: str | None = None) -> bool:
+        """Trust, from now on, the key that was shown in HostKeyUnknown; false when none was, or another one.
+
+        ``fingerprint``: of the key that the user saw; None: the newest. Raises HostError.
+        """
 
     async def close(self) -> None:
         """Close; idempotent, never raises for a connection that is already gone."""

@@ -59,7 +59,7 @@ class LocalTransport(CommandTransport):
         await asyncio.sleep(0)
         return time.perf_counter() - began
 
-    def accept_offered_key(self) -> bool:
+    def accept_offered_key(self, fingerprint: str | None = None) -> bool:
         """This computer has no host key."""
         return False
 

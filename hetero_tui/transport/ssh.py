@@ -58,13 +58,15 @@ class SshTransport(CommandTransport):
         """Connect if not connected; callers at the same time share one attempt."""
         await self._connected()
 
-    def accept_offered_key(self) -> bool:
+    def accept_offered_key(self, fingerprint: str | None = None) -> bool:
         """Trust, from now on, exactly the key that was shown in HostKeyUnknown; false when there is none.
+
+        With ``fingerprint``, only if it is still that of the key.
 
         Raises:
             HostError: known_hosts can't be written.
         """
-        if self.offered is None:
+        if self.offered is None or fingerprint not in (None, self.offered.fingerprint):
             return False
         try:
             self.offered.accept()

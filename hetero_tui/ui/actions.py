@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.app import App
@@ -33,7 +33,8 @@ class Actions(App[None]):
     _intents: Intents
     _operations: Operations
     _keys: tuple[Key, ...]
-    _readonly: bool
+    _allowed: tuple[Key, ...]
+    _more_keys: tuple[Key, ...]
     _opened: RunView | None
     _chaos: Callable[[], Awaitable[None]] | None
 
@@ -52,10 +53,15 @@ class Actions(App[None]):
         key = next((key for key in self._keys if key.action == action), None)
         if key is not None and self.screen is self.main and self.main.number not in key.views:
             return False
-        if key is not None and key.changes and self._readonly:
-            self._say("This app only shows: nothing on the machines is changed.")
+        if key is not None and not any(key.action == other.action for other in self._allowed_here()):
+            recorded = "This is a recording: its machines can't be asked for more."
+            self._say("This app only shows: nothing on the machines is changed." if key.changes else recorded)
             return False
         return super().check_action(action, parameters)
+
+    def _allowed_here(self) -> tuple[Key, ...]:
+        """The keys that this app allows in the view that is shown."""
+        return tuple(key for key in (*self._allowed, *self._more_keys) if self.main.number in key.views)
 
     async def action_view(self, number: int) -> None:
         if self.screen is not self.main:
@@ -74,7 +80,7 @@ class Actions(App[None]):
     async def action_open(self) -> None:
         """All of the marked host; or the marked run, from its record."""
         if self.main.number == RUNS:
-            marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+            marked = self._marked()
             if marked is not None:
                 self._operations.begin("read run", lambda: self._open_run(marked))
             return
@@ -109,7 +115,7 @@ class Actions(App[None]):
 
     async def _train(self, order: TrainOrder) -> str:
         """Begin a run; the answer says why not, or is empty once it was accepted."""
-        reason = guards.refusal(guards.TRAIN, self._intents.state, self._intents.busy)
+        reason = guards.refusal(guards.TRAIN, self.view())
         if reason is not None:
             return reason
         self._opened = None
@@ -128,16 +134,16 @@ class Actions(App[None]):
 
         def answered(stop: bool | None) -> None:
             if stop and not self._refused(guards.STOP):
-                self._operations.begin("stop", self._intents.stop_run)
+                self._operations.begin("stop", lambda: self._intents.stop_run(run.run))
 
         self.push_screen(StopScreen(self.view, run.run), answered)
 
     def action_resume(self) -> None:
-        chosen: str | None = None
-        if self.main.number == RUNS and self.main.pane.table is not None:
-            chosen = self.main.pane.table.rows.marked
-        reason = guards.refusal(guards.RESUME, self._intents.state, self._intents.busy, chosen)
-        if reason is not None:
+        chosen = self._meant_run()
+        reason = guards.refusal(guards.RESUME, self.view(), chosen)
+        if self.main.number == RUNS and chosen is None:
+            self._say(reason or "No run is marked.")
+        elif reason is not None:
             self._say(reason)
         else:
             self._opened = None
@@ -150,22 +156,22 @@ class Actions(App[None]):
         if host is None:
             self._refused(guards.KEY)
             return
-        name = host.name
+        name, fingerprint = host.name, host.offered_key
 
         def answered(trust: bool | None) -> None:
             if trust:
-                self._operations.begin("trust", lambda: self._trust(name))
+                self._operations.begin("trust", lambda: self._trust(name, fingerprint))
 
         self.push_screen(HostKeyScreen(self.view, host), answered)
 
-    async def _trust(self, host: str) -> None:
-        self._intents.accept_host_key(host)
+    async def _trust(self, host: str, fingerprint: str | None) -> None:
+        self._intents.accept_host_key(host, fingerprint)
         if not self._intents.busy:
             await self._intents.probe()
 
     def action_drain(self) -> None:
         host = self.main.hosts.rows.marked
-        reason = guards.drain_refusal(self._intents.state, host)
+        reason = guards.drain_refusal(self.view(), host)
         if reason is not None or host is None:
             self._say(reason or "There is no machine to drain.")
         else:
@@ -173,15 +179,24 @@ class Actions(App[None]):
 
     def action_bring_back(self) -> None:
         host = self._meant_host()
-        reason = guards.back_refusal(self._intents.state, host)
+        reason = guards.back_refusal(self.view(), host)
         if reason is not None or host is None:
             self._say(reason or "There is no machine to bring back.")
         else:
             self._operations.begin("bring back", lambda: self._intents.bring_back(host))
 
+    def _marked(self) -> str | None:
+        """What is marked in this view."""
+        return self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+
+    def _meant_run(self) -> str | None:
+        """The run that a key is about: the marked one in the list of them, in other views the one that is shown."""
+        shown = self.view().run
+        return self._marked() if self.main.number == RUNS else shown.run if shown is not None else None
+
     def _meant_host(self) -> str | None:
         """The marked host, or that of the marked fault."""
-        marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+        marked = self._marked()
         run = self.view().run
         if self.main.number == FAULTS and run is not None and marked is not None:
             return next((fault.host for fault in run.faults if str(fault.number) == marked), None)
@@ -192,22 +207,27 @@ class Actions(App[None]):
         if host is None:
             self._say("There is no machine to open a shell on.")
             return
-        error = outside.run(self, self._intents.shell_command(host))
+        command = self._intents.shell_command(host)
+        self._operations.begin("shell", lambda: self._outside(command, f"{host}: {{}}"))
+
+    async def _outside(self, command: Sequence[str], said: str) -> None:
+        """Hand the terminal to another program; ``said`` has a place for the reason why that failed."""
+        error = await outside.run(self, command)
         if error:
-            self._say(f"{host}: {error}")
+            self._say(said.format(error))
 
     async def action_logs(self) -> None:
         """The log of the marked host, run, or fault's host."""
-        run = ""
-        host = self._meant_host() or ""
-        if self.main.number == RUNS and self.main.pane.table is not None:
-            run = self.main.pane.table.rows.marked or ""
+        run, host = self._meant_run() or "", self._meant_host() or ""
         await self.main.show_pane(LOGS)
         self._read_logs(run, host, anew=True)
 
     def _read_logs(self, run: str, host: str, *, anew: bool = False) -> None:
-        """Have the log's view filled: with what is asked for, else with the run on the screen, if it is not there."""
-        from hetero_tui.ui.views.logs import LogsPane
+        """Have the log's view filled: with what is asked for, else with the run on the screen.
+
+        What is there stays as long as it is whole: a read that failed begins anew, so does one whose run goes on again.
+        """
+        from hetero_tui.ui.views.logs import ENDED, READING, LogsPane
 
         pane = self.main.pane
         assert isinstance(pane, LogsPane)
@@ -215,7 +235,12 @@ class Actions(App[None]):
         run = run or (shown.run if shown is not None else "") or pane.run
         if not run and self._intents.state.runs:
             run = self._intents.state.runs[-1].id
-        if (run, host) == (pane.run, pane.host) or (run == pane.run and not anew):
+        host = host if anew or run != pane.run else pane.host
+        live = self._intents.state.run
+        is_whole = pane.reading == READING or (
+            pane.reading == ENDED and (live is None or live.run != run or live.state.final)
+        )
+        if (run, host) == (pane.run, pane.host) and is_whole:
             return
         pane.begin(run, host)
         self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
@@ -225,11 +250,12 @@ class Actions(App[None]):
             async for entry in self._intents.logs(run or None, host):
                 pane.add(entry)
         except HeteroTuiError as error:
-            pane.said = str(error)
+            pane.end(str(error))
         except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
             self._operations.report_bug("reading logs", mistake)
+            pane.end("a bug in hetero-tui")
         else:
-            pane.said = pane.said or f"{run} logged nothing."
+            pane.end()
 
     def action_filter(self) -> None:
         from hetero_tui.ui.views.logs import LogsPane
@@ -272,11 +298,11 @@ class Actions(App[None]):
         self.push_screen(dialog)
 
     async def _tear_down(self, dialog: Any) -> None:
+        from hetero_tui.ui.screens.teardown import outcome
+
         report = await self._reported(dialog, self._intents.down)
         if dialog not in self.screen_stack:
-            left = len(report.leftovers)
-            things = "1 thing is" if left == 1 else f"{left} things are"
-            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
+            self._say(outcome(report))
 
     async def _reported(self, dialog: Any, work: Callable[[], Awaitable[T]]) -> T:
         """What the work hands back; the dialog that began it shows that, or why there is none, while it is open."""
@@ -363,7 +389,7 @@ class Actions(App[None]):
 
     def _refused(self, action: str) -> bool:
         """Say why an action makes no sense now, if it does not."""
-        reason = guards.refusal(action, self._intents.state, self._intents.busy)
+        reason = guards.refusal(action, self.view())
         if reason is not None:
             self._say(reason)
         return reason is not None

@@ -22,8 +22,9 @@ from textual.screen import Screen
 from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
+from hetero_tui.interrupted import half_way
 from hetero_tui.text import plain
-from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
+from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed, remapped
 from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
@@ -73,6 +74,8 @@ class HeteroApp(MachineActions):
     """
 
     TITLE = "hetero-tui"
+    recorded: ClassVar[bool] = False
+    """Whether a recording is shown, in which nothing can be asked for."""
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+q,ctrl+c", "detach", show=False),
@@ -118,10 +121,11 @@ class HeteroApp(MachineActions):
         self._readonly = preferences.readonly
         self._calls = preferences.bell
         self._seen = self._intents.state
-        self._keys = remapped(KEYS, preferences.codes)
-        self._tutorial_keys = remapped((ADD, EDIT, DEMO), preferences.codes)
-        self._more_keys: tuple[Key, ...] = () if chaos is None else (CHAOS,)
-        for key in (*self._keys, *self._more_keys):
+        self._keys = (*remapped(KEYS, preferences.codes), *(() if chaos is None else (CHAOS,)))
+        self._allowed = allowed(remapped(KEYS, preferences.codes), readonly=self._readonly, recorded=self.recorded)
+        self._tutorial_keys = allowed(remapped((ADD, EDIT, DEMO), preferences.codes), readonly=self._readonly)
+        self._more_keys = allowed(() if chaos is None else (CHAOS,), readonly=self._readonly)
+        for key in (*self._keys, *self._tutorial_keys):
             asks = key.action in ASKING
             self._bindings.bind(key.code, key.action, description=key.help, show=False, priority=asks)
         self._now = now
@@ -143,8 +147,7 @@ class HeteroApp(MachineActions):
     def view(self) -> View:
         """The input of one frame."""
         intents = self._intents
-        busy = "" if self._mistakes and isinstance(intents, Opening) else intents.busy
-        no_tutorial = bool(intents.state.hosts) or busy == BUSY
+        busy = "" if self._is_unreadable else intents.busy
         return View(
             state=intents.state.present,
             busy=busy,
@@ -154,13 +157,22 @@ class HeteroApp(MachineActions):
             inventory_path=intents.inventory_path or self._inventory_path,
             mistakes=self._mistakes,
             notes=self._operations.notes,
-            keys=self._keys,
+            keys=self._allowed,
             quit_key=self._quit_key,
-            more_keys=self._more_keys if no_tutorial else (*self._tutorial_keys, *self._more_keys),
+            more_keys=(*self._tutorial_keys, *self._more_keys) if self._is_empty else self._more_keys,
             readonly=self._readonly,
             number=self.main.number,
             opened=self._opened,
         )
+
+    @property
+    def _is_unreadable(self) -> bool:
+        return bool(self._mistakes) and isinstance(self._intents, Opening)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether there are no machines: there is another key then than those for them."""
+        return not self._intents.state.hosts and (self._is_unreadable or self._intents.busy != BUSY)
 
     @property
     def intents(self) -> Intents:
@@ -232,17 +244,25 @@ class HeteroApp(MachineActions):
         self.action_detach()
 
     def action_detach(self) -> None:
-        """Leave. :attr:`farewell` is then what there is to say; it is printed where the screen was."""
-        if self._quit_key is QUIT:
-            self.farewell = farewell(self._intents.state)
+        """Leave; asks first if that cuts something off. :attr:`farewell` is printed where the screen was."""
+        from hetero_tui.ui.screens.leave import LeaveScreen
+
+        if self._quit_key is not QUIT:
+            self.exit()
+        elif half_way(self._intents.busy):
+            self.push_screen(LeaveScreen(self.view), lambda leaves: self._leave() if leaves else None)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.farewell = farewell(self._intents.state, self._intents.busy)
         self.exit(message=self.farewell or None)
 
-    def action_drain(self) -> None:
-        """Drain the marked machine; where there is none yet, the same key leads to the demo."""
-        if self._intents.state.hosts or self._intents.busy == "opening":
-            super().action_drain()
-        else:
-            self.action_demo()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Of two actions that have the same key unless a user gave them others, only one makes sense."""
+        if action in ("drain", "demo") and (action == "demo") is not self._is_empty:
+            return False
+        return super().check_action(action, parameters)
 
     def action_demo(self) -> None:
         """Leave for the demo, which the caller starts."""
@@ -261,11 +281,19 @@ class HeteroApp(MachineActions):
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
             )
-        for key in (*self._keys, *self._more_keys, self._quit_key):
-            if key.action != "command_palette" and not (self._readonly and key.changes):
-                action = getattr(self, f"action_{key.action}")
-                yield SystemCommand(key.word.capitalize(), f"{key.help} (key {key.key})", action)
+        for key in (*self._allowed, *self._more_keys, self._quit_key):
+            if key.action != "command_palette":
+                where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
+                about = f"{key.help} (key {key.key}{where})"
+                yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))
         yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
+
+    async def _command(self, key: Key) -> None:
+        """What the key does; where it is none of this view's, the view that it is of: what it is about is seen then."""
+        if self.main.number in key.views:
+            await self.run_action(key.action)
+        else:
+            await self.action_view(min(key.views))
 
     def _show_host(self, name: str) -> None:
         self.main.hosts.rows.mark(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.text import Text
 
+from hetero_tui import deadlines
 from hetero_tui.events import HostState
 from hetero_tui.state import HostView, RunView
 from hetero_tui.ui import columns as col
@@ -16,9 +18,6 @@ from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.palette import Palette
 from remote_agent.device_kinds import KINDS
 from remote_agent.states import RayState
-
-STALE = 6.0
-"""Seconds after which a host's last sample is shown as old; samples come about once a second."""
 
 _WORTH_A_NUMBER = 2.0
 """Seconds from which it is said how long something has been going on."""
@@ -102,20 +101,29 @@ def device_words(host: HostView) -> tuple[str, str]:
 
 def is_stale(host: HostView, now: float) -> bool:
     """Whether what is known of a host's use is old."""
-    return host.sampled is not None and now - host.sampled > STALE
+    return host.sampled is not None and now - host.sampled > deadlines.STALE
 
 
-def state_words(host: HostView, now: float, width: int = 200) -> str:
+KeyOf = Callable[[str], str]
+"""The key of an action, or "" where there is none to name."""
+
+
+def _no_key(_: str) -> str:
+    return ""
+
+
+def state_words(host: HostView, now: float, width: int = 200, key_of: KeyOf = _no_key) -> str:
     """A host's state in words: what it is, since when or why where that matters, and its key; in ``width`` cells."""
-    said = _all_words(host, now)
+    said = _all_words(host, now, key_of)
     return next((words for words in said if len(words) <= width), said[-1])
 
 
-def _all_words(host: HostView, now: float) -> tuple[str, ...]:
+def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
     """The same in full, and shorter."""
     word = host.state.value
     if host.offered_key is not None:
-        return ("new key: press k",)
+        return (f"new key: press {key_of('key')}" if key_of("key") else "new key",)
+    back = key_of("bring_back")
     left = None if host.next_try is None else host.next_try - now
     wait = "" if left is None or left <= 0 else fmt.duration(max(1.0, left))
     match host.state:
@@ -124,10 +132,11 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
             shorter = (f"{word}{since}, try in {wait}", f"{word}, try in {wait}", f"{word}, try {wait}", word)
             return (f"{word}{since}, next try in {wait}", *shorter) if wait else (f"{word}{since}", word)
         case HostState.PAUSED:
-            next_try = (f"{word}, next try in {wait} (b: now)", f"{word}, try {wait} (b)") if wait else ()
-            return (*next_try, f"{word} (b)")
+            long, short = (f" ({back}: now)", f" ({back})") if back else ("", "")
+            next_try = (f"{word}, next try in {wait}{long}", f"{word}, try {wait}{short}") if wait else ()
+            return (*next_try, f"{word}{short}", word)
         case HostState.DRAINED:
-            return f"{word} (b brings it back)", f"{word} (b)"
+            return (f"{word} ({back} brings it back)", f"{word} ({back})", word) if back else (word,)
         case HostState.BENCHED:
             reasons = {"blocks": "no blocks", "plan": "not in the plan"}
             why = next((said for key, said in reasons.items() if key in host.detail), "too slow just now")
@@ -147,9 +156,11 @@ def header_line(columns: Columns, palette: Palette) -> Text:
     return _joined(columns, titles)
 
 
-def host_line(host: HostView, run: RunView | None, columns: Columns, now: float, palette: Palette) -> Text:
+def host_line(
+    host: HostView, run: RunView | None, columns: Columns, now: float, palette: Palette, key_of: KeyOf = _no_key
+) -> Text:
     """One host as one line."""
-    return _joined(columns, [_cell(column, host, run, now, palette) for column in columns.columns])
+    return _joined(columns, [_cell(column, host, run, now, palette, key_of) for column in columns.columns])
 
 
 def _joined(columns: Columns, cells: list[Text]) -> Text:
@@ -163,14 +174,14 @@ def _joined(columns: Columns, cells: list[Text]) -> Text:
     return line
 
 
-def _cell(column: Column, host: HostView, run: RunView | None, now: float, palette: Palette) -> Text:
+def _cell(column: Column, host: HostView, run: RunView | None, now: float, palette: Palette, key_of: KeyOf) -> Text:
     away = host.state in _AWAY
     figures = palette.muted if away or is_stale(host, now) else palette.foreground
     match column.title:
         case col.HOST:
             return Text(host.name, style=f"bold {palette.foreground}")
         case col.STATE:
-            return _state(host, now, column.width, palette)
+            return _state(host, now, column.width, palette, key_of)
         case col.DEVICE:
             return _device(column, host, palette.muted if away else palette.foreground, palette)
         case col.USE:
@@ -190,10 +201,10 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             return Text(fmt.ago(None if host.last_seen is None else now - host.last_seen), style=palette.muted)
 
 
-def _state(host: HostView, now: float, width: int, palette: Palette) -> Text:
+def _state(host: HostView, now: float, width: int, palette: Palette, key_of: KeyOf) -> Text:
     shown = look.HOST[host.state]
     colour = palette.warning if host.offered_key is not None else shown.colour(palette)
-    return Text(f"{shown.glyph} {state_words(host, now, width - 2)}", style=colour)
+    return Text(f"{shown.glyph} {state_words(host, now, width - 2, key_of)}", style=colour)
 
 
 def _device(column: Column, host: HostView, colour: str, palette: Palette) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from hetero_tui.state import HostView, RunView
@@ -38,7 +39,7 @@ def host_details(host: HostView, run: RunView | None, now: float) -> Pairs:
             what = f"blocks {' and '.join(held)} of {run.stages[-1].last}" if held else "no blocks"
         pairs.append(("share", f"{fmt.percent(share).strip()}, {what}"))
     if host.facts is None:
-        return [*pairs, ("facts", "not probed yet: press p")]
+        return [*pairs, ("facts", "not probed yet")]
     return [*pairs, *_facts(host.facts)]
 
 
@@ -115,18 +116,20 @@ def wrapped(text: str, width: int) -> list[str]:
     lines, line = [], ""
     for word in text.split(" "):
         rest = word
-        while len(line) + bool(line) + len(rest) > width:
-            if line and len(rest) <= width:
-                lines.append(line)
-                line = ""
-                continue
-            room = width - len(line) - bool(line)
-            if room <= 0:
-                lines.append(line)
-                line = ""
-                continue
-            line, rest = (f"{line} {rest[:room]}" if line else rest[:room]), rest[room:]
-            lines.append(line)
-            line = ""
+        while cell_len(line) + bool(line) + cell_len(rest) > width:
+            room = width - cell_len(line) - bool(line)
+            begun = "" if line and cell_len(rest) <= width else _beginning(rest, room)
+            if not line and not begun:
+                begun = rest[:1]  # it is wider than a line
+            lines.append(f"{line} {begun}" if line and begun else line or begun)
+            line, rest = "", rest[len(begun) :]
         line = f"{line} {rest}" if line and rest else line or rest
     return [*lines, line] if line or not lines else lines
+
+
+def _beginning(text: str, cells: int) -> str:
+    """As much of a text as fits in so many cells; a character may need two."""
+    end, used = 0, 0
+    while end < len(text) and (used := used + cell_len(text[end])) <= cells:
+        end += 1
+    return text[:end]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import HostView, State
+from hetero_tui.ui.keys import without
 from hetero_tui.ui.opening import BUSY
+from hetero_tui.ui.view import View
 from remote_agent.states import RunState
 
 PROBE, UP, TRAIN, STOP, RESUME, DOWN, KEY = "probe", "up", "train", "stop", "resume", "down", "key"
 INSTALL, CHECK = "install", "check"
 
 
-def refusal(action: str, state: State, busy: str, run: str | None = None) -> str | None:
-    """Why ``action`` can't be done now, or None; ``run`` is the one that is meant, the one on the screen if None."""
+def refusal(action: str, view: View, run: str | None = None) -> str | None:
+    """Why ``action`` can't be done now, or None; ``run`` is the one that is to be resumed, the newest if None."""
+    state, busy = view.state, view.busy
     if busy == BUSY:
         return "The inventory is still being read."
     live = state.run is not None and not state.run.state.final
     if action == STOP:
-        return None if live else "No run is going on. Press t to train."
+        return None if live else f"No run is going on.{view.press(train='to train')}"
     if not state.hosts:
         return "The inventory has no machines yet."
     if action == KEY:
@@ -29,18 +32,24 @@ def refusal(action: str, state: State, busy: str, run: str | None = None) -> str
     if action == UP and state.cluster_state is ClusterState.UP:
         return "The cluster is up on every machine already."
     if action == TRAIN and live and state.run is not None:
-        return f"{state.run.run} is still training. Press s to stop it first."
-    if action == RESUME and state.run is not None:
-        if live:
-            return f"{state.run.run} is still training."
-        if state.run.state is RunState.FINISHED and run in (None, state.run.run):
-            return f"{state.run.run} is finished. Press t to train anew."
+        return f"{state.run.run} is still training.{view.press(stop='to stop it first')}"
+    if action == RESUME and live and state.run is not None:
+        return f"{state.run.run} is still training."
+    if action == RESUME and run is not None and _stands(view, run) is RunState.FINISHED:
+        return f"{run} is finished.{view.press(train='to train anew')}"
     return None
 
 
-def drain_refusal(state: State, host: str | None) -> str | None:
+def _stands(view: View, run: str) -> RunState | None:
+    """Where a run stands, as far as that is known: it is on the screen, or in the list."""
+    if view.run is not None and view.run.run == run:
+        return view.run.state
+    return next((RunState(known.state) for known in view.state.listed_runs or () if known.id == run), None)
+
+
+def drain_refusal(view: View, host: str | None) -> str | None:
     """Why ``host`` can't leave the run, or None."""
-    run = state.run
+    run = view.state.run
     if run is None or run.state.final:
         return "No run is going on, so there is nothing to leave."
     if run.behind is not None:
@@ -53,21 +62,24 @@ def drain_refusal(state: State, host: str | None) -> str | None:
     if all(worker.drained for worker in mine):
         return f"{host} is drained already."
     if {worker.host for worker in run.workers if worker.alive and worker.samples} == {host}:
-        return f"{host} is the last machine that trains. Press s to stop the run."
+        return f"{host} is the last machine that trains.{view.press(stop='to stop the run')}"
     return None
 
 
-def back_refusal(state: State, host: str | None) -> str | None:
+def back_refusal(view: View, host: str | None) -> str | None:
     """Why ``host`` can't be brought back into the run, or None."""
+    state, shown = view.state, view.run
     run = state.run
     if run is None or run.state.final:
-        return "No run is going on. Press t to train, or r to resume one."
+        return f"No run is going on.{view.press(train='to train', resume='to resume one')}"
+    if shown is not run and shown is not None:
+        return f"{shown.run} is over. The run under way is {run.run}."
     if run.behind is not None:
         return f"{run.run} is still being read; try again in a moment."
     known = state.host(host) if host is not None else None
     if known is None:
         return "There is no machine to bring back."
-    if known.state in (HostState.TRAINING, HostState.SLOW):
+    if known.state in (HostState.TRAINING, HostState.SLOW) and not without(run, known.name):
         return f"{known.name} takes part already."
     if known.state is HostState.RETURNING:
         return f"{known.name} is coming back already."

@@ -181,7 +181,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         phase = run.phases[-1]
         doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
         short = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}"
-        words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
+        words = f"{short}: {phase.name} {fmt.spent(now - state.here(phase.began))}"
         text = Text(words, style=colour)
         width = max(40, len(words))
         return [_Place(rank=1, width=width, least=len(short), text=text, short=short, name=run.run)]
@@ -247,11 +247,7 @@ def step_age(state: State, now: float) -> float | None:
 
 def age_of(time: float, state: State, now: float) -> float:
     """Seconds since a time by the head's clock."""
-    head = state.host(state.head) if state.head is not None else None
-    skew = 0.0
-    if head is not None and head.sample is not None and head.sampled is not None:
-        skew = head.sampled - head.sample.time
-    return max(0.0, now - time - skew)
+    return max(0.0, now - state.here(time))
 
 
 def _age_style(run: RunView, age: float | None, palette: Palette) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import RunView, State
+from hetero_tui.ui.key_codes import CHARACTERS, TAKEN
 from remote_agent.states import RunState
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
@@ -14,23 +15,6 @@ VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs
 """The views by their numbers, which are their keys; ``Run`` is ``RunPane`` in ``ui/views/run.py``, the others alike."""
 
 EVERYWHERE = frozenset(VIEWS)
-
-_NAMES = {
-    "exclamation_mark": "!",
-    "question_mark": "?",
-    "slash": "/",
-    "colon": ":",
-    "semicolon": ";",
-    "comma": ",",
-    "full_stop": ".",
-    "minus": "-",
-    "plus": "+",
-    "greater_than_sign": ">",
-    "less_than_sign": "<",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-}
-"""How keys are printed whose names are others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +28,7 @@ class Key:
         said: for the line at the bottom; empty: the action's name.
         changes: whether it changes something on the machines, which ``--readonly`` refuses.
         views: where it works.
+        asks: the views in which the machines are asked for something, which a recording has none of.
     """
 
     code: str
@@ -52,11 +37,12 @@ class Key:
     said: str = ""
     changes: bool = False
     views: frozenset[int] = EVERYWHERE
+    asks: frozenset[int] = frozenset()
 
     @property
     def key(self) -> str:
         """As it is printed."""
-        return _NAMES.get(self.code, self.code)
+        return CHARACTERS.get(self.code, self.code)
 
     @property
     def word(self) -> str:
@@ -70,7 +56,7 @@ def _in(*views: int) -> frozenset[int]:
 
 KEYS = (
     Key(code="question_mark", action="help", help="What the keys and signs mean"),
-    Key(code="p", action="probe", help="Look at every machine again"),
+    Key(code="p", action="probe", help="Look at every machine again", asks=EVERYWHERE),
     Key(code="u", action="up", help="Start the cluster on every fit machine", changes=True),
     Key(code="t", action="train", help="Train a model on the machines that are ready", changes=True),
     Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
@@ -85,6 +71,7 @@ KEYS = (
         action="open",
         help="All that is known of the marked machine; or look at the marked run",
         views=_in(FLEET, RUNS),
+        asks=_in(RUNS),
     ),
     Key(
         code="k",
@@ -114,6 +101,7 @@ KEYS = (
         action="check",
         help="Look for all that may keep the machines from training well, and how to mend it",
         views=_in(FLEET),
+        asks=_in(FLEET),
     ),
     Key(
         code="i",
@@ -143,12 +131,18 @@ KEYS = (
         changes=True,
         views=_in(FLEET),
     ),
-    Key(code="l", action="logs", help="The logs of the marked machine or run", views=_in(FLEET, FAULTS, RUNS)),
+    Key(
+        code="l",
+        action="logs",
+        help="The logs of the marked machine or run",
+        views=_in(FLEET, FAULTS, RUNS),
+        asks=_in(FLEET, FAULTS, RUNS),
+    ),
     Key(code="g", action="scale", said="log scale", help="The loss on a logarithmic scale, or not", views=_in(RUN)),
     Key(code="m", action="smooth", help="The loss smoothed, or not", views=_in(RUN)),
     Key(code="z", action="zoom", help="All steps, the last tenth of them, the last hundred", views=_in(RUN)),
-    Key(code="space", action="mark", help="Mark a run to compare it", views=_in(RUNS)),
-    Key(code="c", action="compare", help="Compare the marked runs", views=_in(RUNS)),
+    Key(code="space", action="mark", help="Mark a run to compare it", views=_in(RUNS), asks=_in(RUNS)),
+    Key(code="c", action="compare", help="Compare the marked runs", views=_in(RUNS), asks=_in(RUNS)),
     Key(code="f", action="follow", said="pause", help="Stop following the log, or follow it again", views=_in(LOGS)),
     Key(
         code="n",
@@ -164,11 +158,11 @@ QUIT = Key(code="q", action="detach", help="Leave; what runs on the machines goe
 QUIT_FOR_GOOD = Key(
     code="q", action="detach", said="quit", help="Leave; the demo's machines go away (ctrl+q, ctrl+c too)"
 )
-CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds")
+CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds", changes=True)
 
-ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config")
-EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)")
-DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up")
+ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
+EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
+DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
 
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
@@ -177,6 +171,12 @@ RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 def is_resumable(run: RunView) -> bool:
     """Whether a run that has ended can go on: before its first checkpoint there is nothing to go on from."""
     return run.state in RESUMABLE and bool(run.checkpoint)
+
+
+def without(run: RunView, host: str) -> int:
+    """How many devices of a host a run does without: lost, paused or drained, and not on their way back."""
+    mine = (worker for worker in run.workers if worker.host == host)
+    return sum(not worker.alive and not worker.is_coming for worker in mine)
 
 
 ASKING = frozenset(
@@ -190,17 +190,30 @@ def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
     return tuple(replace(key, code=codes[key.action]) if key.action in codes else key for key in keys)
 
 
+def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> tuple[Key, ...]:
+    """What is left of the keys in an app that only shows, and of their views over a recording, which is asked nothing.
+
+    All that names keys is made of these: the line at the bottom, the help, the palette, and sentences.
+    """
+    kept = [key for key in keys if not (readonly and key.changes)]
+    if recorded:
+        kept = [replace(key, views=key.views - key.asks) for key in kept]
+    return tuple(key for key in kept if key.views)
+
+
 def clashes(keys: Sequence[Key]) -> list[str]:
-    """A sentence for each pair of keys that would do two things in one view."""
+    """A sentence for each pair of keys that would do two things in one view, and for each key that is taken."""
     said = []
     for index, key in enumerate(keys):
         said += [
-            f"{key.code} is both {other.action} and {key.action}"
+            f"{key.key} is both {other.action} and {key.action}"
             for other in keys[:index]
             if key.code == other.code and key.views & other.views
         ]
         if key.code in {str(view) for view in VIEWS}:
             said.append(f"{key.code} is the key of the view {VIEWS[int(key.code)]}")
+        if key.code in TAKEN:
+            said.append(f"{key.key} {TAKEN[key.code]}, so it can't be {key.action}")
     return said
 
 
@@ -212,16 +225,17 @@ def shown_keys(
     *,
     view: int = FLEET,
     keys: Sequence[Key] = KEYS,
-    readonly: bool = False,
+    run: RunView | None = None,
 ) -> tuple[tuple[str, str, str], ...]:
     """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right.
 
-    ``more`` are keys beside the table's; they come right after the first.
+    ``more`` are keys beside the table's; they come right after the first. ``run`` is the one that the view shows, the
+    session's if None.
     """
     by_action = {key.action: key for key in keys}
-    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy)]
-    chosen = [by_action[action] for action in dict.fromkeys(wanted) if view in by_action[action].views]
-    chosen = [key for key in chosen if not (readonly and key.changes)]
+    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, run or state.run)]
+    chosen = [by_action[action] for action in dict.fromkeys(wanted) if action in by_action]
+    chosen = [key for key in chosen if view in key.views]
     chosen[1:1] = more
     return tuple((key.key, key.word, key.action) for key in (*chosen, last))
 
@@ -230,8 +244,12 @@ def _wanted_in(view: int, state: State) -> list[str]:
     """The actions of a view, those that something waits for first."""
     if not state.hosts:
         return []
-    gone = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
-    back = any(host.state in gone for host in state.hosts)
+    gone, partly = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED), (HostState.TRAINING, HostState.SLOW)
+    run = state.run
+    back = any(
+        host.state in gone or (host.state in partly and run is not None and without(run, host.name) > 0)
+        for host in state.hosts
+    )
     if view == FLEET:
         offered = any(host.offered_key is not None for host in state.hosts)
         unfit = any(host.state is HostState.UNFIT for host in state.hosts)
@@ -245,7 +263,7 @@ def _wanted_in(view: int, state: State) -> list[str]:
     }.get(view, [])
 
 
-def _wanted_anywhere(state: State, busy: str) -> list[str]:
+def _wanted_anywhere(state: State, busy: str, shown: RunView | None) -> list[str]:
     if not state.hosts:
         return []
     live = state.run is not None and not state.run.state.final
@@ -254,7 +272,7 @@ def _wanted_anywhere(state: State, busy: str) -> list[str]:
     if live:
         wanted.append("stop")
     elif not busy:
-        if state.run is not None and is_resumable(state.run):
+        if shown is not None and is_resumable(shown):
             wanted.append("resume")
         wanted.extend(["train"] if up else ["up", "train"])
     wanted.append("open")

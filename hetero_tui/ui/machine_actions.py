@@ -85,9 +85,8 @@ class MachineActions(Actions):
         if not path:
             self._say("This fleet has no inventory file to edit.")
             return
-        error = outside.run(self, [*outside.editor(), path])
-        if error:
-            self._say(f"The editor could not be run ({error}); set EDITOR.")
+        command, said = [*outside.editor(), path], "The editor could not be run ({}); set EDITOR."
+        self._operations.begin("edit", lambda: self._outside(command, said))
 
     def _editable(self) -> Machines | None:
         """The inventory's file; None, which is then said, where there is none or it has mistakes."""
@@ -225,4 +224,4 @@ class MachineActions(Actions):
 
         report = await self._reported(dialog, lambda: self._intents.look_for_problems(mends=mends))
         if dialog not in self.screen_stack:
-            self._say(f"{outcome(report)}.{' Press c to see.' if report.findings else ''}")
+            self._say(f"{outcome(report)}.{self.view().press(check='to see') if report.findings else ''}")

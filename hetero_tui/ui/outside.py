@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
-import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
 
-def run(app: App[Any], command: Sequence[str]) -> str:
-    """Run a program on the app's terminal, and draw the app again; the answer says why that failed, or is empty."""
+async def run(app: App[Any], command: Sequence[str]) -> str:
+    """Run a program on the app's terminal, and draw the app again; the answer says why that failed, or is empty.
+
+    Nothing is drawn meanwhile, but all else goes on: hosts are listened to, and what is under way is not held up.
+    """
     try:
-        with app.suspend():
-            subprocess.run(list(command), check=False)
+        with app.batch_update(), app.suspend():
+            failure = await _ended(command)  # which raises nothing: the app would not come back to the terminal
     except SuspendNotSupported:
         return "this terminal can't be handed to another program"
+    app.refresh(layout=True)
+    return failure
+
+
+async def _ended(command: Sequence[str]) -> str:
+    """Wait until a program has ended; why it could not be run, or nothing."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command)
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
-    app.refresh(layout=True)
+    try:
+        await process.wait()
+    finally:
+        with suppress(ProcessLookupError):  # it has ended, unless the app is ended from outside
+            process.terminate()
     return ""
 
 

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hetero_tui.errors import UsageError
-from hetero_tui.ui.keys import DEMO, EDIT, KEYS, clashes, remapped
+from hetero_tui.ui.key_codes import code_of
+from hetero_tui.ui.keys import ADD, CHAOS, DEMO, EDIT, KEYS, clashes, remapped
 
 THEMES = ("auto", "dark", "light", "ansi")
 
@@ -62,13 +63,16 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
         for action, code in given.items():
             if action not in actions:
                 mistakes.append(f"keys.{action}: no such action{_near(str(action), actions)}")
-            elif not isinstance(code, str) or not code:
-                mistakes.append(f'keys.{action}: should be a key such as "ctrl+t", not {code!r}')
+            elif not isinstance(code, str) or (known := code_of(code)) is None:
+                mistakes.append(f'keys.{action}: should be a key such as "T", "%", "f5" or "ctrl+t", not {code!r}')
             else:
-                codes[str(action)] = code
+                codes[str(action)] = known
     else:
         mistakes.append("keys: should be a table, [keys]")
-    mistakes += [f"keys: {clash}" for clash in clashes(remapped(KEYS, codes))]
+    with_machines = (*KEYS, CHAOS)
+    without = (*(key for key in with_machines if key.action not in ("add", "edit", "drain")), ADD, EDIT, DEMO)
+    said = [clash for keys in (with_machines, without) for clash in clashes(remapped(keys, codes))]
+    mistakes += [f"keys: {clash}" for clash in dict.fromkeys(said)]
     if mistakes:
         raise UsageError(f"{where}: {'; '.join(mistakes)}", step="settings")
     return Preferences(

@@ -25,6 +25,7 @@ SKIP = 0.05
 class ReplayApp(HeteroApp):
     """Shows a recording from its beginning."""
 
+    recorded = True
     BINDINGS: ClassVar[list[BindingType]] = [Binding(key.code, key.action, key.help, show=False) for key in REPLAY_KEYS]
 
     def __init__(self, replay: Replay) -> None:

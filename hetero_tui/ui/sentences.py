@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hetero_tui.events import ClusterState, HostState
+from hetero_tui.interrupted import half_way
 from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
@@ -47,8 +48,9 @@ def _key(key: str, word: str, action: str, palette: Palette) -> Text:
     return Text.assemble((key, strong + click), (f" {word}", quiet + click))
 
 
-def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
+def outcome_line(run: RunView, width: int, view: View) -> Text:
     """How a run ended: its figures, or why it failed."""
+    palette = view.palette
     shown = look.RUN[run.state]
     line = Text.assemble((f" {shown.glyph} {run.run} {ending(run)}", f"bold {shown.colour(palette)}"))
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
@@ -62,8 +64,8 @@ def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
             facts.append(f"in {fmt.duration(run.seconds)}")
         if run.checkpoint:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
-    if is_resumable(run):
-        facts.append("r resumes it")
+    if is_resumable(run) and view.key_of("resume"):
+        facts.append(f"{view.key_of('resume')} resumes it")
     for index, fact in enumerate(facts):
         if index and line.cell_len + len(fact) + 4 > width:
             break
@@ -99,8 +101,7 @@ def _what_now(view: View) -> Text:
     if not ready:
         words = {"open": "says why", "probe": "look again"}
     line = Text(f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready", style=palette.foreground)
-    known = {key.action: key for key in view.keys if not (key.changes and view.readonly)}
-    offered = [(known[action].key, word) for action, word in words.items() if action in known]
+    offered = [(view.key_of(action), word) for action, word in words.items() if view.key_of(action)]
     for index, (key, word) in enumerate(offered):
         line.append(" · " if index else ": ", style=palette.muted if index else palette.foreground)
         line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
@@ -132,8 +133,10 @@ def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) 
     return (first, *(Text(" " * indent).append(part, style=colour) for part in parts[1:]))
 
 
-def farewell(state: State) -> str:
-    """What is said on leaving: that the run or the cluster goes on, and how to come back to it; or nothing."""
+def farewell(state: State, busy: str) -> str:
+    """What is said on leaving: what was cut off, or that the run or the cluster goes on, and how to come back to it."""
+    if left := half_way(busy):
+        return f"{left[0].upper()}{left[1:]}"
     run = state.run
     if run is not None and not run.state.final:
         return f"{run.run} goes on without this screen. Come back with: hetero-tui attach {run.run}"

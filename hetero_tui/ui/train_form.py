@@ -12,13 +12,14 @@ from hetero_tui.events import HostState
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.ui import format as fmt
 from remote_agent.job_settings import described, written
-from remote_agent.settings import OF_ORDERS, TrainingConfig
+from remote_agent.settings import OF_ORDERS, WHEN_RESUMED, TrainingConfig
 
 FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
 """Settings that the fleet's devices make meaningless here."""
 
-_OTHER_STEPS = frozenset({"epochs", "batch_size", "strategy"})
-"""Settings that make the number of the steps, or what one takes, another than it was."""
+_SAME_STEPS = frozenset({*WHEN_RESUMED, "seed"}) - {"epochs"}
+"""Settings with which the model, and what a step takes, are what they were in an earlier run; of no others, and of none
+of the job's own, that is known."""
 
 _UNITS = {
     "_seconds": "s",
@@ -107,18 +108,19 @@ def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
 def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     """What a run would be: how many hosts are ready, how long about, and how large the model is.
 
-    Time and size are known of a job that was trained on this fleet before; else they are left out.
+    Time and size are known of a job that was trained on this fleet before; else, and if settings may make it another
+    model or other steps, they are left out.
     """
     ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
     said = [f"{ready} of {fmt.plural(len(state.hosts), 'host')} ready"]
     known = _earlier(state, job)
-    if known is None:
+    if known is None or given.keys() - _SAME_STEPS:
         return ", ".join(said)
     parameters, seconds = known
     usual = {each.name: each.default for each in settings_of(job)}
     steps = given.get("num_iterations") or usual["num_iterations"]
     in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
-    if steps.isdigit() and seconds is not None and not in_epochs and not given.keys() & _OTHER_STEPS:
+    if steps.isdigit() and seconds is not None and not in_epochs:
         said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
     return ", ".join([*said, f"{parameters:,} parameters"])
 
@@ -136,5 +138,5 @@ def _earlier(state: State, job: str) -> tuple[int, float | None] | None:
             continue
         if run.step_s is not None or run.started is None or run.ended is None:
             return run.parameters, run.step_s
-        return run.parameters, (run.ended - run.started) / run.step
+        return run.parameters, (run.ended - run.started - run.away_s) / run.step
     return None

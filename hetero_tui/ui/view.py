@@ -24,7 +24,7 @@ class View:
         inventory_path: for people.
         mistakes: of the inventory's file, where it can't be used.
         notes: log lines of the screens themselves: what a key press led to.
-        keys: that there are, with the user's own codes.
+        keys: that this app allows, with the user's own codes.
         quit_key: what leaving means.
         more_keys: beside the table's.
         readonly: no key changes anything on the machines.
@@ -49,8 +49,20 @@ class View:
 
     @property
     def run(self) -> RunView | None:
-        """The run that the views show: the opened one, or else the session's."""
-        return self.opened if self.opened is not None else self.state.run
+        """The run that the view shows: the opened one, or else the session's, which is the fleet's at any time."""
+        own, opened = self.state.run, self.opened
+        if opened is None or self.number == FLEET or (own is not None and own.run == opened.run):
+            return own
+        return opened
+
+    def key_of(self, action: str) -> str:
+        """The key of an action as it is printed; empty where the app does not allow it."""
+        return next((key.key for key in self.keys if key.action == action), "")
+
+    def press(self, **actions: str) -> str:
+        """The end of a sentence that says which keys help: of ``train="to train"`` it is `` Press t to train.``."""
+        said = [f"{self.key_of(action)} {words}" for action, words in actions.items() if self.key_of(action)]
+        return f" Press {', or '.join(said)}." if said else ""
 
     @property
     def log(self) -> tuple[LogLine, ...]:

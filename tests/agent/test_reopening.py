@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,22 @@ def test_a_runs_length_is_counted_in_what_was_said_last(tmp_path: Path) -> None:
     assert resumed(epochs="3") == {"epochs": "3"}
     assert resumed(seed="1") == {"epochs": "3", "seed": "1"}
     assert resumed(num_iterations="900") == {"num_iterations": "900", "seed": "1"}
+
+
+def test_the_time_in_which_a_run_was_stopped_is_kept_and_counts_once(tmp_path: Path) -> None:
+    now = time.time()
+    place = run_folder(tmp_path, replace(finished(stopped=True), time=now - 50))
+    os.utime(place / "run.json", (now - 99, now - 99))
+
+    def away() -> float:
+        (summary,) = runs.list_runs(tmp_path).runs
+        return summary.away_s
+
+    assert away() == 0.0
+    runs.reopen(tmp_path, "digits-1", specification("new"))
+    assert 49.0 < away() < 60.0
+    runs.reopen(tmp_path, "digits-1", specification("new"))  # it could not be started the first time
+    assert 49.0 < away() < 60.0
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:

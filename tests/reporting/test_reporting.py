@@ -29,7 +29,7 @@ from hetero_tui.reporting.figures import figures_of
 from hetero_tui.reporting.metrics import metrics, served
 from hetero_tui.reporting.page import page
 from hetero_tui.session import Session
-from hetero_tui.state import initial
+from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
 from remote_agent import protocol
 
@@ -101,6 +101,16 @@ def test_steps_that_were_made_again_count_once() -> None:
     worker = figures.workers["fast/cpu"]
     assert (worker.steps, worker.samples, worker.seconds["compute"]) == (6, 24, 3.0)
     assert [each.text for each in figures.happened if each.fault] == ["half lost at step 4: <i>silent</i>"]
+
+
+def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took() -> None:
+    stopped = protocol.RunFinished(
+        seq=3, time=103.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
+    )
+    resumed = protocol.RunResumed(seq=4, time=9103.0, step=1, host="fast", checkpoint="/c")
+    figures = figures_of(RUN, (started(), step(1, 2), stopped, resumed, dataclasses.replace(step(2, 5), time=9108.0)))
+    assert figures.seconds == 9108.0 - 100.0 - 9000.0
+    assert "<dt>Took</dt><dd>8 s</dd>" in page(figures)
 
 
 def test_a_report_numbers_the_faults_as_the_app_does() -> None:
@@ -211,7 +221,7 @@ def test_metrics_are_in_prometheus_own_format_and_answered_on_loopback_alone() -
     state = apply(state, events.HostSampled(time=5.0, host="fast", sample=sample, round_trip_s=0.001))
     for event in HAPPENED[:6]:
         state = apply(state, events.RunProgressed(run=RUN, event=event))
-    text = metrics(state)
+    text = metrics(state, 6.0)
     for line in text.splitlines():
         assert re.fullmatch(
             r"# (HELP|TYPE) hetero_tui_\w+ .+|hetero_tui_\w+\{(\w+=\"([^\"\\]|\\.)*\",?)*\} \S+", line
@@ -221,7 +231,7 @@ def test_metrics_are_in_prometheus_own_format_and_answered_on_loopback_alone() -
     assert 'hetero_tui_run_step{run="digits-1"} 4.0\n' in text
     assert 'hetero_tui_run_state{run="digits-1",state="running"} 1.0\n' in text
     assert 'hetero_tui_worker_step_seconds{run="digits-1",worker="half/cpu",part="pull"} 0.125\n' in text
-    with served(lambda: state, 0) as address:
+    with served(lambda: state, 0, lambda: 6.0) as address:
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address) as answer:
             assert answer.read().decode() == text
@@ -231,6 +241,32 @@ def test_metrics_are_in_prometheus_own_format_and_answered_on_loopback_alone() -
         port = int(address.rsplit(":", 1)[1].partition("/")[0])
         with pytest.raises(UsageError, match="--port"), served(lambda: state, port):
             pass
+
+
+def test_metrics_of_what_is_over_or_silent_are_not_told_any_more() -> None:
+    state = initial("lab", (("fast", "a"), ("half", "b")))
+    sample = protocol.HostSample(time=1.0, cpu_use=0.25, memory_used=None, memory_total=8, ray="running")
+    for host, when in (("fast", 5.0), ("half", 60.0)):
+        state = apply(state, events.HostSampled(time=when, host=host, sample=sample, round_trip_s=0.001))
+    for event in HAPPENED[:6]:
+        state = apply(state, events.RunProgressed(run=RUN, event=event))
+    assert state.run is not None
+    worker = WorkerView(worker="fast/cpu", host="fast", device="cpu", samples=4, fraction=0.5)
+    state = dataclasses.replace(state, run=dataclasses.replace(state.run, workers=(worker,)))
+    live = ("run_samples_per_second", "run_step_seconds", "worker_up", "worker_samples", "worker_step_seconds")
+    told = metrics(state, 61.0)
+    assert [name for name in live if f"hetero_tui_{name}{{" not in told] == []
+    for name in ("host_cpu_use_ratio", "host_memory_bytes", "host_round_trip_seconds"):
+        assert re.findall(rf'hetero_tui_{name}{{host="(\w+)"}}', told) == ["half"], "the other was heard of long ago"
+    assert 'host_last_seen_timestamp_seconds{host="fast"} 5.0' in told
+    state = apply(state, events.HostLost(time=61.0, host="half", cause="no answer"))
+    for event in HAPPENED[6:]:
+        state = apply(state, events.RunProgressed(run=RUN, event=event))
+    assert state.run is not None
+    assert (state.run.state.final, len(state.run.workers), len(state.run.recent)) == (True, 1, 4)
+    told = metrics(state, 61.0)
+    assert not [name for name in (*live, "host_cpu_use_ratio") if f"hetero_tui_{name}{{" in told]
+    assert "hetero_tui_run_loss{" in told
 
 
 @pytest.fixture

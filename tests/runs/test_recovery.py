@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import events
-from hetero_tui.errors import TakenDown
+from hetero_tui.errors import RunError, TakenDown
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.launcher import open_session
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.runs.seen import Seen
 
@@ -74,6 +75,26 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
     watched.recovery.look_after(frozenset())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(watched.taken_in.get(), 2.0)
+
+
+@pytest.mark.parametrize("way", ["fail over", "restart", "look after"])
+async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(f"cluster: {{name: none-{secrets.token_hex(4)}}}\nhosts: {{{HOST}: {{connection: local}}}}\n")
+    session = open_session(path, readonly=True)
+    async with session, asyncio.timeout(PATIENCE):
+        before = {*asyncio.all_tasks()}
+        recovery = session._recovery
+        if way == "look after":
+            recovery.look_after(frozenset({HOST}))
+        else:
+            with pytest.raises(RunError, match="only shows: `hetero-tui resume run`"):
+                await (
+                    recovery.fail_over("run", HOST, "it fell silent", Seen())
+                    if way == "fail over"
+                    else recovery.restart("run", "it ended")
+                )
+        assert {*asyncio.all_tasks()} == before
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hetero_tui.errors import RunError
-from hetero_tui.runs.resume import refuse_if_done
+from hetero_tui.runs.resume import refuse_beside, refuse_if_done
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
@@ -23,3 +23,12 @@ def test_a_run_that_has_made_all_its_steps_goes_on_only_to_more() -> None:
     refuse_if_done(replace(DONE, state=RunState.STOPPED), {"learning_rate": "0.1"})
     with pytest.raises(RunError, match="has made 500 steps already"):
         refuse_if_done(replace(DONE, state=RunState.STOPPED), {"num_iterations": "500"})
+
+
+def test_a_run_does_not_go_on_beside_another_one_that_is_under_way() -> None:
+    lost, live = replace(DONE, state=RunState.LOST), replace(DONE, id="text-2", state=RunState.RUNNING)
+    with pytest.raises(RunError, match=r"text-2 is under way.*hetero-tui stop text-2"):
+        refuse_beside([("nas", lost), ("nas", live)], "text-1")
+    refuse_beside([("nas", lost), ("nas", replace(live, state=RunState.STOPPED))], "text-1")
+    refuse_beside([("nas", lost), ("nas", replace(live, script="script"))], "text-1")
+    refuse_beside([("nas", replace(lost, state=RunState.RUNNING))], "text-1")

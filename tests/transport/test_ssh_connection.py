@@ -64,9 +64,11 @@ async def test_the_shown_key_can_be_accepted_and_is_then_known_to_openssh_too(se
     file = tmp_path / "new" / "known_hosts"
     transport = connect(server.changed(known_hosts=str(file)))
     assert not transport.accept_offered_key()
-    with pytest.raises(HostKeyUnknown):
+    with pytest.raises(HostKeyUnknown) as shown:
         await transport.connect()
-    assert transport.accept_offered_key()
+    assert not transport.accept_offered_key("SHA256:of-another-key"), "the user saw that one"
+    assert not file.exists()
+    assert transport.accept_offered_key(shown.value.fingerprint)
     await transport.connect()
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     name = f"[{server.host.address}]:{server.host.port}"

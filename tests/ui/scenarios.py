@@ -574,8 +574,8 @@ class FixedIntents:
         await self._asked("train", job, dict(settings), *paths)
         return f"{job}-1"
 
-    async def stop_run(self) -> None:
-        await self._asked("stop")
+    async def stop_run(self, run: str | None = None) -> None:
+        await self._asked("stop", *([run] if run else []))
 
     async def resume(self, run: str | None = None) -> str:
         await self._asked("resume", *([run] if run else []))
@@ -609,8 +609,8 @@ class FixedIntents:
         await self._asked("save", name, text)
         return f"/home/me/{name}"
 
-    def accept_host_key(self, host: str) -> None:
-        self.asked.append(("accept", host))
+    def accept_host_key(self, host: str, fingerprint: str | None = None) -> None:
+        self.asked.append(("accept", host, *([fingerprint] if fingerprint else [])))
 
     def teardown_preview(self) -> TeardownPreview:
         return PREVIEW

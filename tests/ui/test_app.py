@@ -7,15 +7,16 @@ import time
 
 import pytest
 from textual.events import Key, Paste
-from textual.widgets import Input, Static
+from textual.widgets import Button, Input, Static
 
 from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
+from hetero_tui.intents import TeardownReport
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD, shown_keys
+from hetero_tui.ui.keys import KEYS, QUIT, QUIT_FOR_GOOD, shown_keys
 from hetero_tui.ui.screens.help import HelpScreen
 from hetero_tui.ui.screens.host import HostScreen
 from hetero_tui.ui.screens.host_key import HostKeyScreen
@@ -130,7 +131,7 @@ async def test_stop_asks_first_and_its_default_answer_lets_the_run_go_on(scenari
         assert "ends after its step, now 1,204, with a checkpoint" in dialog_text(app)
         await pilot.press("right", "enter")
         await pilot.pause()
-        assert app.intents.asked == [("stop",)]
+        assert app.intents.asked == [("stop", "text-7f3")]
 
 
 async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offered_then(scenarios, open_app) -> None:
@@ -139,7 +140,7 @@ async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offer
         assert ("r", "resume", "resume") in shown_keys(app.intents.state, "")
         await pilot.press("r")
         await pilot.pause()
-        assert app.intents.asked == [("resume",)]
+        assert app.intents.asked == [("resume", "text-7f3")]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, o
         assert app.intents.asked == []
         await pilot.press("k", "right", "enter")
         await pilot.pause()
-        assert app.intents.asked == [("accept", "macbook"), ("probe",)]
+        assert app.intents.asked == [("accept", "macbook", scenarios.FINGERPRINT), ("probe",)]
 
 
 async def test_every_dialog_closes_with_escape(scenarios, open_app) -> None:
@@ -589,3 +590,73 @@ async def test_a_key_that_shows_another_view_draws_once(scenarios, open_app, mon
         await pilot.press("1")
         await pilot.pause()
         assert drawn == [1]
+
+
+@pytest.mark.parametrize("busy", ["stopping", "starting", "installing"])
+async def test_leaving_asks_first_where_it_cuts_off_what_changes_machines(busy, scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": busy})
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        assert f"interrupted while {busy}: `hetero-tui " in " ".join(dialog_text(app).split())
+        await pilot.press("enter")
+        assert isinstance(app.screen, MainScreen)
+        assert app.is_running
+        await pilot.press("q", "q")
+    assert app.farewell.startswith(f"Interrupted while {busy}: `hetero-tui ")
+
+
+@pytest.mark.parametrize(("busy", "quit_key"), [("probing", QUIT), ("starting", QUIT_FOR_GOOD)])
+async def test_leaving_does_not_ask_where_nothing_is_left_half_done(busy, quit_key, scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": busy}, quit_key=quit_key)
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        assert not app.is_running or app._exit
+
+
+async def test_the_question_before_leaving_says_when_there_is_nothing_to_cut_off_any_more(scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": "stopping"})
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        app.intents.busy = ""
+        app.redraw()
+        assert dialog_text(app) == "What was under way is done."
+        await pilot.press("right", "enter")
+    assert app.farewell.startswith("text-7f3 goes on without this screen")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+async def test_a_teardown_names_the_machines_that_it_did_not_look_at(hides, scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    report = TeardownReport(unseen=("nas", "studio"))
+    app = open_app(scenarios.training(), session={"gate": gate, "report": report})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter", *(["escape"] if hides else []))
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        if hides:
+            assert toasts(app) == ["Torn down: nothing is left; not looked at, as there was no answer: nas, studio."]
+        else:
+            said = " ".join(dialog_text(app).split())
+            assert "every machine" not in said
+            assert "nas, studio: no answer; nothing was started there from this computer" in said
+
+
+async def test_an_order_that_was_given_can_be_hidden_and_is_not_said_to_be_cancelled(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.up(), session={"gate": gate, "failure": scenarios.refused()})
+
+    def shown() -> list[str]:
+        return [str(button.label) for button in app.screen.query(Button) if button.display]
+
+    async with app.run_test() as pilot:
+        await pilot.press("t")
+        assert shown() == ["[ Cancel ]", "[ Train ]"]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert shown() == ["[ Hide ]"]
+        assert "it goes on when this is hidden" in str(app.screen.query_one("#order-foot", Static).content)
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert shown() == ["[ Cancel ]", "[ Train ]"], "it was refused, and can be given again"

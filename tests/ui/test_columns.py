@@ -49,9 +49,12 @@ def test_every_line_is_exactly_as_wide_as_the_titles(width, scenarios) -> None:
         assert {line.cell_len for line in lines} == {wide}
 
 
+KEYS = {"key": "k", "bring_back": "b"}
+
+
 def line(state, name: str, now: float, width: int = 194) -> str:
     chosen = columns.choose(width, tuple(host.name for host in state.hosts))
-    return cells.host_line(state.host(name), state.run, chosen, now, DARK).plain
+    return cells.host_line(state.host(name), state.run, chosen, now, DARK, KEYS.__getitem__).plain
 
 
 def test_a_line_says_state_device_use_memory_link_and_share(scenarios) -> None:
@@ -100,8 +103,9 @@ def test_a_state_that_passes_says_for_how_long(scenarios) -> None:
 
 def test_a_paused_host_says_when_it_is_tried_again(scenarios) -> None:
     host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
-    assert cells.state_words(host, scenarios.NOW) == "paused, next try in 8 s (b: now)"
-    assert cells.state_words(host, scenarios.NOW + 9) == "paused (b)"
+    assert cells.state_words(host, scenarios.NOW, 200, KEYS.__getitem__) == "paused, next try in 8 s (b: now)"
+    assert cells.state_words(host, scenarios.NOW, 200) == "paused, next try in 8 s", "where no key brings it back"
+    assert cells.state_words(host, scenarios.NOW + 9, 200, KEYS.__getitem__) == "paused (b)"
 
 
 CHOICES = """

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from hetero_tui.events import HostState, Level, RunChanged
+from hetero_tui.events import HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.runs import order
-from hetero_tui.state import WORKERS, LogLine, Phase
+from hetero_tui.state import WORKERS, LogLine, Phase, RunView
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
@@ -31,6 +32,10 @@ from hetero_tui.ui.views.faults import foot as faults_foot
 from remote_agent import protocol
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
+
+
+def view_of(state, scenarios, **options) -> View:
+    return View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="i.yaml", **options)
 
 
 def status(scenarios, state: str, width: int, busy: str = "") -> str:
@@ -105,6 +110,30 @@ def test_the_foot_of_the_faults_says_that_they_cost_nothing(scenarios) -> None:
     run = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
     view = View(state=scenarios.faulty(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
     assert " faults · no stall" in faults_foot(run, view, 120, DARK)[0].plain
+
+
+def test_a_fault_after_which_the_run_ended_is_said_to_have_stalled_it_to_the_end(scenarios) -> None:
+    state = scenarios.training()
+    lost = protocol.WorkerLost(
+        seq=state.run.last_seq + 1, time=scenarios.NOW + 1, worker="mercer/cuda:0", host="mercer", device="cuda:0",
+        step=1204, cause="its process was killed",
+    )  # fmt: skip
+    failed = protocol.RunFailed(
+        seq=lost.seq + 1, time=scenarios.NOW + 9, step=1204, host="mercer", cause="no worker is left"
+    )
+    run = scenarios.fold(state, [RunProgressed(run="text-7f3", event=event) for event in (lost, failed)]).run
+
+    def said(run: RunView) -> tuple[list[str], str]:
+        known = replace(state, run=run)
+        view = View(state=known, busy="", now=scenarios.NOW + 60, zone=UTC, palette=DARK, inventory_path="")
+        stalls = [fault_cells(fault, view)[5].plain for fault in run.faults]
+        return stalls, faults_foot(run, view, 120, DARK)[0].plain
+
+    assert said(run) == (["0.9 s", "none", "to end"], "3 faults · 0.9 s stalled (0.3%), then to the end")
+    only = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
+    assert said(only)[1] == "3 faults · stalled to the end"
+    finished = replace(run, state=RunState.FINISHED)
+    assert said(finished) == (["0.9 s", "none", "none"], "3 faults · 0.9 s stalled (0.3%)")
 
 
 @pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
@@ -240,13 +269,13 @@ def test_the_key_line_fits_and_ends_with_how_to_leave(width, scenarios) -> None:
 
 
 def test_the_outcome_gives_the_jobs_own_figures(scenarios) -> None:
-    said = outcome_line(scenarios.finished().run, 120, DARK).plain
+    said = outcome_line(scenarios.finished().run, 120, view_of(scenarios.finished(), scenarios)).plain
     for words in ("✔ text-7f3 finished", "test accuracy 97.3%", "final loss 1.374", "1,204 steps", "in 5 min"):
         assert words in said
 
 
 def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
-    said = outcome_line(scenarios.failed().run, 120, DARK).plain
+    said = outcome_line(scenarios.failed().run, 120, view_of(scenarios.failed(), scenarios)).plain
     assert said == " ✕ text-7f3 failed at step 1,204   the loss is not a number   r resumes it"
 
 
@@ -254,7 +283,13 @@ def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
 def test_wrapping_loses_nothing_and_keeps_to_the_width(text, width) -> None:
     parts = wrapped(text, width)
     assert "".join(parts).replace(" ", "") == text.replace(" ", "")
-    assert max(map(len, parts)) <= width
+    assert max(map(cell_len, parts)) <= width
+
+
+def test_a_character_that_needs_two_cells_goes_on_below_too() -> None:
+    assert wrapped("梯度累积 ok", 6) == ["梯度累", "积 ok"]
+    assert wrapped("梯度", 1) == ["梯", "度"], "there is no room for it"
+    assert wrapped("x 梯度累积", 6) == ["x 梯度", "累积"]
 
 
 def test_a_long_event_goes_on_below_itself(scenarios) -> None:
@@ -280,8 +315,9 @@ def test_details_of_an_unfit_host_say_what_is_missing(scenarios) -> None:
 
 
 def test_farewells(scenarios) -> None:
-    assert farewell(scenarios.finished()) == "The cluster stays up. End it with: hetero-tui down"
-    assert farewell(scenarios.probed()) == ""
+    assert farewell(scenarios.finished(), "") == "The cluster stays up. End it with: hetero-tui down"
+    assert farewell(scenarios.probed(), "probing") == ""
+    assert farewell(scenarios.training(), "stopping") == "Interrupted while stopping: `hetero-tui down` finishes it"
 
 
 def test_the_modules_that_decide_what_is_shown_know_nothing_of_textual() -> None:
@@ -350,11 +386,19 @@ def test_the_form_knows_the_size_and_the_pace_of_the_job_on_the_screen(scenarios
     assert "about " in foot(state, run.job, {})
 
 
+@pytest.mark.parametrize("given", [{"depth": "48"}, {"quantize": "nf4"}, {"micro_batch": "4"}, {"batch_size": "9"}])
+def test_the_form_says_neither_size_nor_time_of_another_model_or_of_other_steps(given, scenarios) -> None:
+    state = scenarios.training()
+    assert foot(state, state.run.job, given) == foot(scenarios.up(), "", {}).replace("4 of", "3 of")
+    same = {"learning_rate": "0.1", "seed": "3", "checkpoint_every": "9"}
+    assert foot(state, state.run.job, same) == foot(state, state.run.job, {})
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_is_not_said_to_be_resumable(scenarios) -> None:
     state = scenarios.failed()
     none = replace(state, run=replace(state.run, checkpoint="", checkpoint_step=0))
     for known, offered in ((state, True), (none, False)):
-        assert ("r resumes it" in outcome_line(known.run, 200, DARK).plain) is offered
+        assert ("r resumes it" in outcome_line(known.run, 200, view_of(known, scenarios)).plain) is offered
         assert ("resume" in [action for _, _, action in shown_keys(known, "", QUIT, (), view=FLEET)]) is offered
 
 
@@ -370,7 +414,8 @@ def test_of_a_settings_help_only_whole_clauses_are_shown(scenarios) -> None:
 def test_a_host_that_is_paused_can_be_drained_and_one_that_is_drained_can_not(scenarios) -> None:
     state = scenarios.faulty()
     assert state.host("nas").state is HostState.PAUSED
-    assert drain_refusal(state, "nas") is None
-    assert drain_refusal(state, "pi") == f"pi does not take part in {state.run.run}."
-    assert drain_refusal(state, "crosby") == "crosby is drained already."
-    assert drain_refusal(state, "mercer") == "mercer is the last machine that trains. Press s to stop the run."
+    view = View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert drain_refusal(view, "nas") is None
+    assert drain_refusal(view, "pi") == f"pi does not take part in {state.run.run}."
+    assert drain_refusal(view, "crosby") == "crosby is drained already."
+    assert drain_refusal(view, "mercer") == "mercer is the last machine that trains. Press s to stop the run."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC
 
 import pytest
+from rich.cells import cell_len
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
@@ -13,7 +15,7 @@ from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
-from hetero_tui.state import WORKERS, Behind, Phase
+from hetero_tui.state import WORKERS, Behind, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines, start_title
@@ -23,9 +25,12 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.logs import log_lines
 from hetero_tui.ui.views.plan import _cells as plan_cells
 from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.plan import title_of as title_of_plan
+from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
@@ -173,6 +178,20 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
         assert "A step is link-bound: macbook" in text_of(app)
 
 
+async def test_the_plan_also_shows_who_joined_later(scenarios, open_app) -> None:
+    state = scenarios.training()
+    run = state.run
+    first = replace(run.plan, shares=tuple(share for share in run.plan.shares if share.host != "crosby"))
+    app = open_app(replace(state, run=replace(run, plan=first)))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.press("3")
+        await pilot.pause()
+        lines = [line.plain.split() for line in app.main.pane.table.rows.lines]
+        rows = {words[1] if words[0] == "›" else words[0]: words for words in lines}
+        assert rows["crosby"][1:7] == ["cuda:0", "41%", "58", "-", "-", "-"]
+        assert sum(int(word.rstrip("%")) for words in rows.values() for word in words if word.endswith("%")) == 100
+
+
 def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scenarios) -> None:
     run = scenarios.training().run
     said = ("mercer/cuda:0: 52 of 140 samples, measured 1420 samples/s", "no device is left out")
@@ -232,7 +251,7 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         for words in (
             "□ drained (b brings it back)",
             "○ unreachable 1 s, next try in 4 s",
-            "◌ paused, next try in 12 s",
+            "◌ paused, next try in 11 s",
         ):
             assert words in rows
         assert "◐ training 1/3    1 paused" in app.main.query_one("#status", Lines).text
@@ -240,7 +259,7 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         said = text_of(app)
         assert "share 22% → 13%" in said
         assert "12 samples went to mercer" in said
-        assert "2 faults · 0.9 s stalled (0.3%) · 1 host paused, next try in 12 s" in said
+        assert "2 faults · 0.9 s stalled (0.3%) · 1 host paused, next try in 11 s" in said
         await pilot.press("down", "b")
         await pilot.pause()
         await pilot.press("1", "home", "down", "b", "home", "d")
@@ -254,7 +273,7 @@ async def test_what_a_narrow_terminal_has_no_column_for_is_said_of_the_marked_fa
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("4", "down")
         await pilot.pause()
-        said = "1: 14:18:54 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
+        said = "1: 14:18:53 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
         assert said in text_of(app).replace("\n", " ")
 
 
@@ -313,6 +332,16 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         await pilot.press("up", "r")
         await app.workers.wait_for_complete()
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
+
+
+async def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took(scenarios, open_app) -> None:
+    state = scenarios.listed(scenarios.up())
+    runs = tuple(replace(run, ended=run.ended + 3000.0, away_s=3000.0) for run in state.runs)
+    app = open_app(replace(state, runs=runs))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        assert [line.plain.split()[-1] for line in app.main.pane.table.rows.lines] == ["s", "min", "s"]
 
 
 def test_compared_runs_have_the_speed_of_their_steps_whatever_their_start_took(scenarios) -> None:
@@ -423,6 +452,60 @@ def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
                   "keys.probe: should be a key", "t is both up and train"):  # fmt: skip
         assert words in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "key", "words"),
+    [
+        ("up", "q", "q leaves the app"),
+        ("up", "Escape", "escape shows all lines again"),
+        ("teardown", "down", "down moves the mark"),
+        ("teardown", "Ctrl+C", "ctrl+c leaves the app"),
+        ("teardown", "ctrl+i", "tab moves between"),
+        ("teardown", "?", "? is both help and teardown"),
+        ("up", "a,b", "keys.up: should be a key such as"),
+        ("up", "hyper+x", "keys.up: should be a key such as"),
+        ("up", "", "keys.up: should be a key such as"),
+        ("up", "x", "x is both up and chaos"),
+        ("demo", "u", "u is both up and demo"),
+        ("edit", "d", "d is both drain and edit"),
+    ],
+)
+def test_a_key_that_would_do_nothing_or_two_things_is_a_mistake(action, key, words) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_preferences({"keys": {action: key}}, "s.toml")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [("%", "percent_sign"), ("Ctrl+T", "ctrl+t"), ("T", "T"), ("shift+t", "T"), ("F5", "f5"), ("ctrl+/", "ctrl+slash"),
+     ("percent_sign", "percent_sign"), ("alt+x", "alt+x"), ("space", None), ("ä", "ä")],
+)  # fmt: skip
+def test_a_key_may_be_given_as_it_is_written_on_it(given, code) -> None:
+    codes = {"up": given}
+    if code is None:
+        with pytest.raises(UsageError, match="space is both up and mark"):
+            read_preferences({"keys": codes}, "s.toml")
+    else:
+        assert read_preferences({"keys": codes}, "s.toml").codes == {"up": code}
+
+
+async def test_the_demo_has_its_own_key_and_draining_too(scenarios, open_app) -> None:
+    keys = {"demo": "F5", "drain": "Ctrl+D", "up": "%"}
+    app = open_app(scenarios.empty(), preferences=read_preferences({"keys": keys}, "s.toml"))
+    async with app.run_test() as pilot:
+        await pilot.press("d", "ctrl+d", "%")
+        assert not app.wants_demo
+        assert "f5" in seen(app)
+        await pilot.press("f5")
+        assert app.wants_demo
+    app = open_app(scenarios.training(), preferences=read_preferences({"keys": keys}, "s.toml"))
+    async with app.run_test() as pilot:
+        await pilot.press("f5", "ctrl+d")
+        await pilot.pause()
+        assert not app.wants_demo
+        assert app.intents.asked == [("drain", "mercer")]
 
 
 def test_no_two_keys_clash_in_any_view() -> None:
@@ -578,3 +661,24 @@ async def test_of_many_machines_those_that_come_into_sight_are_shown_as_they_are
         await pilot.pause()
         shown = [line for line in seen(app).splitlines() if last in line]
         assert "unreachable" in shown[0]
+
+
+def test_a_part_of_a_run_is_drawn_of_a_short_one_and_of_one_of_which_few_losses_are_kept(scenarios) -> None:
+    short = RunView(run="text-1", job="text", step=6, losses=tuple((step, 1.0) for step in range(1, 7)))
+    assert zoomed(short, 0) == short.losses
+    assert zoomed(short, 1) == [(5, 1.0), (6, 1.0)]
+    assert len(zoomed(short, 2)) == 6
+    assert zoomed(replace(short, step=1, losses=((1, 1.0),)), 1) == [(1, 1.0)]
+    long = scenarios.training().run
+    thinned = replace(long, losses=tuple((step, loss) for step, loss in long.losses if step % 200 == 0))
+    assert [step for step, _ in zoomed(thinned, 2)] == [*range(1155, 1205)]
+    assert len(zoomed(thinned, 1)) == 50
+
+
+def test_a_line_of_a_log_in_wide_characters_is_all_there_and_begins_where_others_do(scenarios) -> None:
+    entries = [scenarios.log_line("mercer", "训练.out", 3.0, "梯" * 80), scenarios.log_line("nas", "cpu", 2.0, "x")]
+    view = View(state=scenarios.up(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    lines = [line.plain for line in log_lines(entries, view, 60)]
+    assert max(map(cell_len, lines)) <= 60
+    assert "".join(lines).count("梯") == 80
+    assert len({cell_len(line[: line.index(first)]) for line, first in ((lines[0], "梯"), (lines[-1], "x"))}) == 1

@@ -60,12 +60,14 @@ def curve(
         label: How a value is written at the axis.
         logarithmic: The axis; values that are not positive are left out then.
     """
-    if logarithmic:
+    none = "no step yet"
+    if logarithmic and points:
+        none = "no positive loss to draw on a log scale"
         points = [(step, math.log10(value)) for step, value in points if value > 0]
         written = label
         label = lambda value: written(10**value)  # noqa: E731 (the axis is labelled with the values themselves)
     if not points:
-        return _padded([Text("no step yet", style=palette.muted)], height)
+        return _padded([Text(none, style=palette.muted)], height)
     first, last = points[0][0], points[-1][0]
     marked = [fault for fault in faults if first <= fault.step <= last]
     has_ticks = bool(marked) and height >= _MIN_WITH_TICKS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
-from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Behind, Phase, RunView, State
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
@@ -17,6 +18,7 @@ _WHAT = {
     WORKERS: "each worker loads torch and makes the model",
     MEASURING: "how fast each device and each link is",
     FIRST_STEP: "the batch is cut, the first step is computed",
+    TAKEOVER: "it asks the workers where they stand",
 }
 
 _USUAL = {"cluster": 8.0, COORDINATOR: 6.0, WORKERS: 12.0, MEASURING: 2.0, FIRST_STEP: 1.0}
@@ -24,9 +26,15 @@ _USUAL = {"cluster": 8.0, COORDINATOR: 6.0, WORKERS: 12.0, MEASURING: 2.0, FIRST
 
 
 def phases_of(state: State) -> tuple[Phase, ...]:
-    """The parts of the start that have begun: the cluster's, where it was started just before, and the run's."""
+    """The parts of the start that have begun: the cluster's, where it was started just before, and the run's.
+
+    All are on the laptop's clock.
+    """
     run, cluster = state.run, state.cluster_phase
-    own = run.phases if run is not None else ()
+    own = tuple(
+        replace(phase, began=state.here(phase.began), ended=phase.ended and state.here(phase.ended))
+        for phase in (run.phases if run is not None else ())
+    )
     if cluster is not None and cluster.ended is None:
         return (cluster,)
     began = own[0].began if own else None
@@ -68,6 +76,7 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
         return [Text(catching_up_words(state.run, state.run.behind), style=palette.foreground)]
     known = phases_of(state)
     order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
+    order = [] if known and known[-1].name == TAKEOVER else order  # the workers are there, unless it says otherwise
     lines = []
     for phase in known:
         if phase.ended is not None:

@@ -47,7 +47,8 @@ class CheckScreen(Dialog[None]):
 
     def _offer(self) -> None:
         self.query_one("#copy").display = self._report is not None and bool(self._report.findings)
-        self.query_one("#mend").display = self._report is not None and bool(self._report.broken)
+        is_broken = self._report is not None and bool(self._report.broken)
+        self.query_one("#mend").display = is_broken and not self.view().readonly
 
     def text(self, view: View, width: int) -> list[Text]:
         """What is under way, or what was found."""

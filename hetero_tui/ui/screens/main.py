@@ -103,7 +103,7 @@ class MainScreen(Screen[None]):
             view.more_keys,
             view=self.number,
             keys=view.keys,
-            readonly=view.readonly,
+            run=view.run,
         )
         self.query_one("#keys", Lines).show([keys_line(keys, width, palette)])
         self.pane.draw(view, width, max(1, height - 2 - tabs))
@@ -113,3 +113,7 @@ class MainScreen(Screen[None]):
 
     def on_rows_marked(self) -> None:
         self._redraw()
+
+    async def on_rows_opened(self) -> None:
+        """Two clicks are the key for opening, in the views where there is one."""
+        await self.app.run_action("open")

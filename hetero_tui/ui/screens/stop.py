@@ -22,14 +22,17 @@ class StopScreen(Dialog[bool]):
     def text(self, view: View, width: int) -> list[Text]:
         """Where it is, and what is kept; it goes on while this is asked."""
         run, palette = view.state.run, view.palette
-        if run is None or run.run != self._run or run.state.final:
+        is_over = run is None or run.run != self._run or run.state.final
+        self.query_one("#stop").display = not is_over
+        resumed = f"It can be resumed with {view.key_of('resume')}."
+        if run is None or is_over:
             said = [f"{self._run} has ended meanwhile."]
         elif run.behind is not None:
-            said = ["It ends after its step, with a checkpoint.", "It can be resumed with r."]
+            said = ["It ends after its step, with a checkpoint.", resumed]
         elif not run.step:
             said = ["It is still starting: it ends before its first step, or after that with a checkpoint."]
         else:
-            said = [f"It ends after its step, now {run.step:,}, with a checkpoint.", "It can be resumed with r."]
+            said = [f"It ends after its step, now {run.step:,}, with a checkpoint.", resumed]
         return [Text(part, style=palette.foreground) for line in said for part in wrapped(line, width)]
 
     def buttons(self) -> Iterable[Button]:

@@ -109,10 +109,21 @@ def report_lines(report: TeardownReport, width: int, palette: Palette) -> list[T
         said = f"{look.LEVEL[Level.BAD].glyph} {left.host}: {left.kind}, {left.detail}"
         paragraphs.append(("" if index else "Left", said, palette.bad))
     if not report.leftovers:
-        paragraphs.append(
-            ("Left", f"{look.LEVEL[Level.GOOD].glyph} nothing; every machine was looked at", palette.accent)
-        )
+        seen = "every machine was looked at" if not report.unseen else "the other machines were looked at"
+        paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} nothing; {seen}", palette.accent))
+    if report.unseen:
+        said = f"{', '.join(report.unseen)}: no answer; nothing was started there from this computer"
+        paragraphs.append(("Not seen", said, palette.warning))
     return [*_set(paragraphs, width, palette)]
+
+
+def outcome(report: TeardownReport) -> str:
+    """What came of it in a sentence."""
+    left = len(report.leftovers)
+    if left:
+        return f"Torn down, but {'1 thing is' if left == 1 else f'{left} things are'} left: see hetero-tui down."
+    unseen = f"; not looked at, as there was no answer: {', '.join(report.unseen)}" if report.unseen else ""
+    return f"Torn down: nothing is left{unseen}."
 
 
 def _set(paragraphs: list[Paragraph], width: int, palette: Palette) -> list[Text]:

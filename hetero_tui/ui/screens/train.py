@@ -166,6 +166,8 @@ class TrainScreen(Dialog[None]):
             return
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
         self._is_under_way, self._refusal = True, ""
+        self.query_one("#train").display = False
+        self.relabel("leave", "Hide")
         self.draw(self.view())
         self.app.run_worker(self._accepted(order), exit_on_error=False)  # leaving the form does not take it back
 
@@ -178,12 +180,14 @@ class TrainScreen(Dialog[None]):
             self.dismiss(None)
         else:
             self._refusal = refusal
+            self.query_one("#train").display = True
+            self.relabel("leave", "Cancel")
             self.draw(self.view())
 
 
 def under_way(view: View) -> str:
     """How far an order is that was given: the cluster may have to be started for it."""
-    return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}"
+    return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}; it goes on when this is hidden"
 
 
 def _fitting(text: str, width: int) -> str:

@@ -31,13 +31,13 @@ def tutorial_lines(view: View, width: int) -> list[Text]:
     for mistake in view.mistakes:
         lines += [Text(part, style=palette.bad) for part in wrapped(mistake, width)]
     lines += [Text(""), *(Text(f"    {line}", style=palette.accent) for line in _EXAMPLE), Text("")]
-    wanted = ("add", "edit", "demo")
-    add, edit, demo = (next(known for known in view.more_keys if known.action == action) for action in wanted)
-    lines.append(Text.assemble((f"  {add.key}", key), ("  adds a machine in a form, or those of ~/.ssh/config", said)))
-    lines.append(
-        Text.assemble((f"  {edit.key}", key), ("  opens the file in your editor; it is made if need be", said))
-    )
-    lines.append(Text.assemble((f"  {demo.key}", key), ("  shows it all on this computer, without any setup", said)))
+    wanted = {
+        "add": "adds a machine in a form, or those of ~/.ssh/config",
+        "edit": "opens the file in your editor; it is made if need be",
+        "demo": "shows it all on this computer, without any setup",
+    }
+    offered = [known for known in view.more_keys if known.action in wanted]
+    lines += [Text.assemble((f"  {known.key}", key), (f"  {wanted[known.action]}", said)) for known in offered]
     about = (
         "The file is watched: once you save it, the machines are here. What ~/.ssh/config says about an address holds:"
         " user, port, keys, jump hosts."

@@ -6,17 +6,19 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from hetero_tui.events import HostState
-from hetero_tui.faults import furthest
+from hetero_tui.faults import SLOW, furthest
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
 from hetero_tui.ui.header import age_of
+from hetero_tui.ui.keys import without
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
+from remote_agent.states import RunState
 
 _COLUMNS = (
     Col(title="#", width=3, right=True),
@@ -81,7 +83,7 @@ def _cells(fault: Fault, view: View) -> list[Text]:
     tries = f" ×{fault.tries + 1}" if fault.tries else ""
     return [
         Text(str(fault.number), style=palette.muted),
-        Text(fmt.clock(fault.time, view.zone), style=palette.muted),
+        Text(fmt.clock(_here(fault.time, view), view.zone), style=palette.muted),
         Text(fault.host, style=f"bold {palette.foreground}"),
         Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
@@ -90,14 +92,30 @@ def _cells(fault: Fault, view: View) -> list[Text]:
     ]
 
 
+def _here(time: float, view: View) -> float:
+    """A time of a fault on the laptop's clock; of the clocks of a run of the past nothing is known."""
+    return time if view.run is view.opened else view.state.here(time)
+
+
 def _stall(fault: Fault, view: View) -> str:
-    """What it cost; as long as no new step has been made since, the time up to now."""
+    """What it cost; as long as no new step has been made since, the time up to now, or to the run's end."""
     if fault.stall_s is not None:
         return fmt.seconds(fault.stall_s)
-    last = furthest(view.run) if view.run is not None and not view.run.state.final else None
+    run = view.run
+    if run is not None and _ended(fault, run):
+        return "to end"
+    last = furthest(run) if run is not None and not run.state.final else None
     if last is not None and last.time <= fault.time and fault.stall_with is None:
         return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
+
+
+def _ended(fault: Fault, run: RunView) -> bool:
+    """Whether the run made no new step after a fault, and ended before its last one."""
+    if not run.state.final or run.state is RunState.FINISHED or fault.word == SLOW or fault.stall_with is not None:
+        return False
+    last = furthest(run)
+    return last.time <= fault.time if last is not None else not run.step
 
 
 def _whole(fault: Fault, view: View, width: int) -> list[Text]:
@@ -123,10 +141,9 @@ def _back(fault: Fault, view: View) -> Text:
         return Text("coming back", style=palette.warning)
     if worker is not None and worker.drained:
         return Text("drained", style=palette.muted)
-    if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
-        return Text(
-            f"next try in {fmt.duration(max(1.0, fault.time + fault.retry_s - view.now))}", style=palette.warning
-        )
+    left = 0.0 if fault.retry_s is None else _here(fault.time + fault.retry_s, view) - view.now
+    if left > 0:
+        return Text(f"next try in {fmt.duration(max(1.0, left))}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
 
 
@@ -141,6 +158,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
     cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"
+    if any(_ended(fault, run) and fault.stall_s is None for fault in run.faults):
+        cost = f"{cost}, then to the end" if stalled else "stalled to the end"
     said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {cost}"
     line = Text(said, style=palette.foreground)
     if run.state.final:
@@ -161,12 +180,21 @@ def _missing(run: RunView, view: View) -> str:
         word: sum(host is not None and host.state is word for host in gone.values())
         for word in (HostState.UNREACHABLE, HostState.RESTARTING, HostState.RETURNING, HostState.FAILED)
     }
-    paused = len(gone) - sum(others.values())
+    partly = {
+        name: without(run, name)
+        for name, host in gone.items()
+        if host is not None and host.state in (HostState.TRAINING, HostState.SLOW)
+    }
+    whole = len(gone) - sum(others.values()) - len(partly)
+    paused = [fmt.plural(whole, "host")] if whole else []
+    paused += [f"{fmt.plural(devices, 'device')} of {name}" for name, devices in partly.items()]
     now = view.now
     if paused:
-        tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
-        when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
-        return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
+        tries = [_here(worker.retry_at, view) - now for worker in run.workers if worker.retry_at is not None]
+        left = min((each for each in tries if each > 0), default=None)
+        when = "" if left is None else f", next try in {fmt.duration(max(1.0, left))}"
+        back = f" ({view.key_of('bring_back')} brings it back now)" if view.key_of("bring_back") else ""
+        return f"{' and '.join(paused)} paused{when}{back}"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
     return ", ".join(said)

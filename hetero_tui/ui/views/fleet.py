@@ -111,7 +111,7 @@ class FleetPane(Pane):
     ) -> None:
         palette = view.palette
         if arranged.outcome:
-            self.lines("outcome").show([outcome_line(run, width, palette)])
+            self.lines("outcome").show([outcome_line(run, width, view)])
         half = width // 2 if arranged.side_by_side else width
         if arranged.loss and is_starting(view.state):
             self.titled("loss", start_title(view.state))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from functools import lru_cache
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -43,6 +43,9 @@ def source_of(process: str) -> str:
 
 SOURCES = (ALL, "coordinator", "workers", "ray", "supervisor")
 
+READING, ENDED, FAILED = "", "ended", "broken off"
+"""How the reading stands, in the words of the title."""
+
 
 class LogPanel(Lines, can_focus=True):
     """Lines that stay where they are while new ones come below, unless they are followed."""
@@ -61,7 +64,8 @@ class LogsPane(Pane):
         self.source = ALL
         self.filter = ""
         self.follows = True
-        self.said = ""
+        self.reading = ENDED
+        self.failure = ""
         self._drawn: tuple[object, ...] = ()
         self._count = 0
 
@@ -79,7 +83,12 @@ class LogsPane(Pane):
     def begin(self, run: str, host: str) -> None:
         """Show another run's or host's log from its first line."""
         self.entries.clear()
-        self.run, self.host, self.said, self._count = run, host, "", 0
+        self.run, self.host, self._count = run, host, 0
+        self.reading, self.failure = READING, ""
+
+    def end(self, failure: str = "") -> None:
+        """No more lines come: the log has ended, or it can't be read on."""
+        self.reading, self.failure = FAILED if failure else ENDED, failure
 
     def add(self, entry: LoggedLine) -> None:
         """A line came."""
@@ -111,27 +120,33 @@ class LogsPane(Pane):
         panel = self.query_one("#log", LogPanel)
         self.give_heights({"log": height - (1 if self.query_one("#search").display else 0)})
         where = self.host or "all machines"
-        how = "" if self.follows else ", paused: f follows again"
+        how = f", {self.reading}" if self.reading and self.run else ""
+        how += "" if self.follows else f", paused: {view.key_of('follow')} follows again"
         found = f", matching “{self.filter}”" if self.filter else ""
         self.titled("log", f"{self.run or 'Logs'}, {where}, {self.source}{found}{how}", _sources(self.source, view))
-        drawn = (self._count, self.source, self.filter, width, self.host, self.run, self.said)
+        drawn = (self._count, self.reading, self.source, self.filter, width, self.host, self.run)
         if drawn == self._drawn:
             return
-        if not self.follows and self._drawn and drawn[1:] == self._drawn[1:]:
+        if not self.follows and self._drawn and drawn[2:] == self._drawn[2:]:
             return
         self._drawn = drawn
-        shown = self.shown
-        lines = log_lines(shown, view, width - INSIDE) if shown else [Text(self._empty(view), style=view.palette.muted)]
+        shown, palette = self.shown, view.palette
+        lines = log_lines(shown, view, width - INSIDE) if shown else [Text(self._empty(view), style=palette.muted)]
+        if self.failure:
+            said = f"{self.failure} (6 reads it again)"
+            lines = lines if shown else []
+            lines += [Text(part, style=palette.bad) for part in wrapped(said, width - INSIDE)]
         panel.show(lines)
         if self.follows:
             panel.scroll_to(y=max(0, len(lines) - (height - FRAME)), animate=False, immediate=True)
 
     def _empty(self, view: View) -> str:
-        if self.said:
-            return self.said
         if not self.run and view.run is None:
             return "No run yet: there is nothing to read."
-        return "Nothing matches." if self.entries else "Waiting for the first line."
+        if self.entries:
+            return "Nothing matches."
+        where = f" on {self.host}" if self.host else ""
+        return "Waiting for the first line." if self.reading == READING else f"{self.run} logged nothing{where}."
 
     def start_filter(self) -> None:
         """Ask for the text to look for."""
@@ -175,7 +190,7 @@ def _text(entry: LoggedLine) -> str:
 
 def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Text]:
     """The lines with time and process; what is wider than the panel goes on below."""
-    label = min(22, max(len(f"{entry.host}/{entry.line.process}") for entry in entries))
+    label = min(22, max(cell_len(f"{entry.host}/{entry.line.process}") for entry in entries))
     return [line for entry in entries for line in _lines_of(entry, label, view.zone, width, view.palette)]
 
 
@@ -183,7 +198,7 @@ def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Tex
 def _lines_of(entry: LoggedLine, label: int, zone: tzinfo | None, width: int, palette: Palette) -> tuple[Text, ...]:
     name = f"{entry.host}/{one_line(entry.line.process)}"
     line = Text(f"{fmt.clock(entry.line.time, zone)} ", style=palette.muted)
-    line.append(f"{name[:label]:<{label}} ", style=palette.push)
+    line.append(f"{set_cell_size(name, label)} ", style=palette.push)
     raw = entry.line.line.expandtabs(4)
     text, colour = _text(entry), _colour(entry, palette)
     room = max(10, width - line.cell_len)

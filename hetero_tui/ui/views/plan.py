@@ -62,11 +62,12 @@ class PlanPane(Pane):
             self.table.fill("Plan", titles, (), palette, [Text(part, style=palette.foreground) for part in said])
             return
         reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
-        room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(run.plan.shares), 6))))
+        shares = shares_of(run, run.plan)
+        room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(shares), 6))))
         self.give_heights({"plan": height - room, "reasons": room})
         entries = [
             Entry(key=share.worker, line=table_line(_COLUMNS, _cells(run, run.plan, share, palette), inside))
-            for share in run.plan.shares
+            for share in shares
         ]
         self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette)
         if room:
@@ -90,7 +91,7 @@ def _none_yet(view: View) -> str:
     if not view.state.hosts:
         return NO_HOSTS
     if run is None:
-        return "There is no run. A plan is made when one starts: press t to train."
+        return f"There is no run. A plan is made when one starts.{view.press(train='to train')}"
     if run.behind is not None:
         return catching_up_words(run, run.behind)
     if run.state.final:
@@ -98,18 +99,31 @@ def _none_yet(view: View) -> str:
     return f"{run.run} has no plan yet; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
 
 
+def shares_of(run: RunView, plan: protocol.PlanMade) -> tuple[protocol.Share, ...]:
+    """The shares of the plan, and those of workers that joined later, whose speed no event tells: it is 0."""
+    from remote_agent.protocol import Share  # where there is a plan, it is loaded
+
+    planned = {share.worker for share in plan.shares}
+    later = (worker for worker in run.workers if worker.worker not in planned)
+    return (
+        *plan.shares,
+        *(Share(worker=it.worker, host=it.host, device=it.device, samples=it.samples, speed=0.0) for it in later),
+    )
+
+
 def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette: Palette) -> list[Text]:
     worker = next((worker for worker in run.workers if worker.worker == share.worker), None)
     time = next((time for time in recent_times(run) if time.worker == share.worker), None)
     stage = next((stage for stage in plan.stages if stage.worker == share.worker), None)
     total = sum(other.samples for other in plan.shares) or 1
+    is_measured = share.speed > 0
     planned = share.samples / total
     fraction = worker.fraction if worker is not None and (run.step or plan.stages) else planned
     samples = worker.samples if worker is not None and run.step else share.samples
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
     if worker is not None and not run.state.final and run.step:
         parts[0] = _gone(worker) or parts[0]
-    predicted = share.overhead_s + samples / share.speed if samples and share.speed > 0 else None
+    predicted = share.overhead_s + samples / share.speed if samples and is_measured else None
     if stage is not None:
         predicted = stage.seconds * plan.micro_batches
     gone = worker is not None and not worker.alive
@@ -119,8 +133,8 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
         share.device,
         fmt.percent(fraction),
         f"{samples:,}",
-        f"{share.speed:,.0f}/s",
-        fmt.milliseconds(share.overhead_s),
+        f"{share.speed:,.0f}/s" if is_measured else "-",
+        fmt.milliseconds(share.overhead_s) if is_measured else "-",
         fmt.milliseconds(predicted) if predicted is not None else "-",
         *parts,
         helps(plan, share.host),

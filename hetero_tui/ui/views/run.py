@@ -57,7 +57,7 @@ class RunPane(Pane):
         outcome = 1 if run is not None and run.state.final else 0
         room = height - outcome
         half = width // 2 if beside else width
-        starting = view.opened is None and is_starting(view.state)
+        starting = run is view.state.run and is_starting(view.state)
         if run is None or starting or not run.losses:
             none = dict.fromkeys(("stages", "rate", "time", "timeline"), 0)
             self.give_heights({"outcome": outcome, "plots": room, "loss": room} | none)
@@ -67,14 +67,14 @@ class RunPane(Pane):
             lines = phases_lines(view.state, view.now, width - INSIDE, palette) if starting else _nothing(run, view)
             self.lines("loss").show(lines)
             if outcome and run is not None:
-                self.lines("outcome").show([outcome_line(run, width, palette)])
+                self.lines("outcome").show([outcome_line(run, width, view)])
             return
         times = recent_times(run)
         heights = _heights(room, len(times), len(run.stages), beside=beside) | {"outcome": outcome, "plots": room}
         self.query_one("#right").display = any(heights[name] for name in ("stages", "time", "timeline", "rate"))
         self.give_heights(heights)
         if outcome:
-            self.lines("outcome").show([outcome_line(run, width, palette)])
+            self.lines("outcome").show([outcome_line(run, width, view)])
         self._draw_loss(run, half - INSIDE, heights["loss"] - FRAME, view)
         right = (width - half if beside else width) - INSIDE
         if heights["stages"]:
@@ -96,10 +96,7 @@ class RunPane(Pane):
             self.lines("timeline").show(timeline_lines(last_times(run), right, heights["timeline"] - FRAME, palette))
 
     def _draw_loss(self, run: RunView, width: int, height: int, view: View) -> None:
-        points: Points = run.losses
-        if self.zoom:
-            steps = run.losses[-1][0] // 10 if self.zoom == 1 else 100
-            points = [point for point in points if point[0] > run.losses[-1][0] - steps]
+        points = zoomed(run, self.zoom)
         if self.is_smooth:
             points = smoothed(points)
         how = [_ZOOMS[self.zoom]] + ["smoothed"] * self.is_smooth + ["log scale"] * self.is_logarithmic
@@ -110,6 +107,20 @@ class RunPane(Pane):
             return
         log = self.is_logarithmic
         self.lines("loss").show(curve(points, run.faults, width, height, view.palette, logarithmic=log))
+
+
+def zoomed(run: RunView, zoom: int) -> Points:
+    """The losses of all steps, of the last tenth of them, or of the last hundred; two at least, if there are so many.
+
+    Of a long run only some are kept, but all of the last steps.
+    """
+    if not zoom or not run.losses:
+        return run.losses
+    last = {step.step: step.loss for step in run.recent if step.loss is not None}
+    points = sorted((dict(run.losses) | last).items())
+    end = points[-1][0]
+    after = end - (end // 10 if zoom == 1 else 100)
+    return [point for point in points[:-2] if point[0] > after] + points[-2:]
 
 
 def _heights(room: int, workers: int, stages: int, *, beside: bool) -> dict[str, int]:
@@ -143,8 +154,9 @@ def _nothing(run: RunView | None, view: View) -> list[Text]:
     if not view.state.hosts:
         return [Text(NO_HOSTS, style=palette.foreground)]
     if run is None:
+        train = f"{view.key_of('train')} to train, or " if view.key_of("train") else ""
         return [
             Text("No run yet.", style=palette.foreground),
-            Text("Press t to train, or 5 for the runs that there were.", style=palette.muted),
+            Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
     return [Text(f"{run.run} made no step.", style=palette.foreground), Text(run.detail, style=palette.muted)]

@@ -16,6 +16,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.keys import RUNS
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -101,7 +102,7 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     palette = view.palette
     shown = look.RUN[RunState(run.state)]
     end = run.ended if run.ended is not None else view.now
-    took = None if run.started is None else end - run.started
+    took = None if run.started is None else max(0.0, end - run.started - run.away_s)
     name = f"{'+' if run.id in chosen else ''}{run.id}"
     return [
         Text(name, style=f"bold {palette.accent if run.id in chosen else palette.foreground}"),
@@ -130,10 +131,13 @@ def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
     if not view.state.runs:
         if view.state.is_silent:
             return Text("No machine answers, so their runs are not known.", style=palette.warning)
-        return Text("No run yet on the machines that answer. Press t to train.", style=palette.foreground)
+        train = view.press(train="to train")
+        return Text(f"No run yet on the machines that answer.{train}", style=palette.foreground)
     if len(chosen) == 2:
-        return Text(f"c compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
-    return Text("enter opens · r resumes · space marks two, c compares them · l its logs", palette.muted)
+        return Text(f"{view.key_of('compare')} compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
+    words = {"open": "opens", "resume": "resumes", "mark": "marks two to compare", "logs": "its logs"}
+    here = {key.action: key.key for key in view.keys if RUNS in key.views}
+    return Text(" · ".join(f"{here[action]} {word}" for action, word in words.items() if action in here), palette.muted)
 
 
 def _in_lines(figures: Sequence[str], width: int) -> list[str]:

@@ -47,7 +47,7 @@ class Hosts(Table):
         known = self._kept.get(host.name)
         if known is not None and (not is_seen or (known[0] is host and known[1] == seen)):
             return known[2]
-        line = cells.host_line(host, view.state.run, chosen, view.now, view.palette)
+        line = cells.host_line(host, view.state.run, chosen, view.now, view.palette, view.key_of)
         entry = Entry(key=host.name, line=line, words=words_of(host, view.now))
         self._kept[host.name] = host, seen, entry
         return entry

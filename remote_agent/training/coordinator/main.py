@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_agent.protocol import ProtocolError, RunFinished, RunSpec, decode
+from remote_agent.protocol import CoordinatorLost, ProtocolError, RunFinished, RunSpec, decode
 from remote_agent.training.coordinator.overseer import SIGNALS, Overseer, stop_on_signals
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0]).resolve()
     # Set this first, so that a run that is stopped while torch loads ends too.
-    overseer = Overseer(coordinate, folder, _Progress(folder))
+    progress = _Progress(folder)
+    overseer = Overseer(coordinate, folder, lambda: progress() and _said(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
@@ -70,6 +71,18 @@ def _blame(folder: Path) -> None:
         spec = decode(RunSpec, (folder / RUN_FILE).read_text())
         with contextlib.closing(Journal(folder / EVENTS_FILE)) as journal:
             engine.fail(journal, error, spec.host, journal.step)
+
+
+def _said(folder: Path) -> bool:
+    """Write that the coordinator was lost: until the next one goes on, nothing else says so. Always true."""
+    from remote_agent.training.coordinator.journal import Journal
+    from remote_agent.training.errors import TrainingError
+
+    with contextlib.suppress(TrainingError, OSError, ProtocolError):
+        spec = decode(RunSpec, (folder / RUN_FILE).read_text())
+        with contextlib.closing(Journal(folder / EVENTS_FILE)) as journal:
+            journal.write(CoordinatorLost, host=spec.host, step=journal.step)
+    return True
 
 
 MAX_WITHOUT_PROGRESS = 2

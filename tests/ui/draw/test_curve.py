@@ -85,6 +85,12 @@ def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm_and_says_the_values
     assert lines[-2].startswith(" 1.000 ")
 
 
+def test_a_loss_without_a_logarithm_is_not_said_to_be_no_step() -> None:
+    lines = [line.plain for line in curve([(1, 0.0), (2, -1.0)], (), 40, 8, DARK, logarithmic=True)]
+    assert lines[0] == "no positive loss to draw on a log scale"
+    assert curve([], (), 40, 8, DARK, logarithmic=True)[0].plain == "no step yet"
+
+
 def test_smoothing_follows_the_curve_without_its_noise() -> None:
     noisy = [(step, 5.0 + (-1) ** step) for step in range(1, 200)]
     assert abs(smoothed(noisy)[-1][1] - 5.0) < 0.1

@@ -121,6 +121,10 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
     assert code == 0, errors
     assert "Traceback" not in errors
     assert [event["checkpoint"] for event in run.of_kind("run_resumed")] == ["", "", ""]
+    assert [event["kind"] for event in run.events() if event["kind"] in ("coordinator_lost", "run_resumed")] == [
+        "coordinator_lost",
+        "run_resumed",
+    ] * 3
     assert len(run.of_kind("worker_joined")) == 3, "nobody was started again"
     assert_whole(run, STEPS * BATCH)
     assert not (run.folder / takeover_file.FILE).exists()

@@ -1,0 +1,23 @@
+"""Says what finishes an operation that was cut off half-way, for a command that is interrupted and an app that is left.
+
+Each operation that changes machines has its word here, by which a session says that it is under way.
+"""
+
+from __future__ import annotations
+
+_FINISHED_BY = {
+    "stopping": "`hetero-tui down` finishes it",
+    "starting": "`hetero-tui up` finishes it, `hetero-tui down` undoes it",
+    "installing": "`hetero-tui bootstrap` finishes it",
+    "mending": "`hetero-tui check --fix` finishes it",
+    "resuming": "`hetero-tui resume` finishes it",
+    "failing over": "`hetero-tui resume` finishes it",
+    "ending the run": "`hetero-tui stop` finishes it",
+    "draining": "`hetero-tui drain` finishes it",
+    "bringing back": "`hetero-tui undrain` finishes it",
+}
+
+
+def half_way(word: str) -> str:
+    """What is said of the operation of that word where it is cut off; empty where nothing is left half-done."""
+    return f"interrupted while {word}: {_FINISHED_BY[word]}" if word in _FINISHED_BY else ""
