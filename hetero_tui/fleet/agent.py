@@ -57,10 +57,11 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     """
     archive, digest = _archive(python)
     script = (
-        'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
-        'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
+        'set -e; umask 077; mkdir -p "$0"\n'
+        'if [ "$(cat "$0/agent/digest" 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
         # Another laptop may do the same now: each uses its own folder, and they swap one after the other.
-        "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
+        'find "$0/" -maxdepth 1 \\( -name "agent.new.*" -o -name "agent.old.*" \\) -mmin +10 -exec rm -rf {} +\n'
+        'cd "$0"\n'
         'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
         "i=0; until mkdir agent.lock 2>/dev/null; do\n"
         '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # its owner must have been killed

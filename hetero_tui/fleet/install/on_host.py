@@ -86,7 +86,7 @@ if [ -x env/bin/python ]; then
   is=$(env/bin/python -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 fi
 if [ "${is:-}" != "$wanted" ]; then
-  rm -rf env
+  rm -rf "${here:?}/env"
   install/uv venv --no-project --no-config --python-preference system --python "$wanted" "$@" env 2>&1 || stop 1
 fi
 stop 0
@@ -95,7 +95,7 @@ stop 0
 
 _INSTALL = (
     _WATCHED
-    + """rm -f env/ready
+    + """rm -f "${here:?}/env/ready"
 install/uv pip install --python env/bin/python --only-binary :all: --requirements install/requirements.txt \\
   --constraints install/constraints.txt "$@" 2>&1 || stop 1
 stop 0
