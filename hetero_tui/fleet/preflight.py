@@ -187,7 +187,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"no {', '.join(absent)} there (found: {', '.join(dict.fromkeys((*facts.devices, 'cpu')))})",
-                "correct `devices:` of this host, or its driver",
+                "; ".join((*facts.unused, "correct `devices:` of this host, or its driver")),
             )
         )
     return tuple(problems)

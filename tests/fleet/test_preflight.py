@@ -112,9 +112,23 @@ def test_of_two_vendors_in_one_machine_those_train_that_its_torch_is_built_for(
     assert "`python:`" in note
 
 
+@pytest.mark.parametrize("build", ["cpu", "cu126"])
+def test_a_machine_whose_torch_is_built_for_other_devices_trains_on_its_cpu_and_says_so(
+    make_facts: Any, build: str
+) -> None:
+    facts = make_facts(accelerators=[ROCM], torch_build=build)
+    assert training_devices(HOST, facts) == ("cpu",)
+    assert facts.device_name("cpu") == "CPU 8 cores"
+    title = "the CPU" if build == "cpu" else "CUDA"
+    assert facts.notes == (f"Radeon Pro W6800 not used: torch is built for {title}",)
+    (problem,) = judge(HOST.model_copy(update={"devices": ("cuda:0",)}), facts)
+    assert "no cuda:0 there (found: cpu)" in problem.cause
+    assert f"torch is built for {title}" in problem.hint
+
+
 def test_a_machine_with_one_vendors_gpus_has_nothing_to_note(make_facts: Any) -> None:
-    assert make_facts(accelerators=[ROCM], torch_build="cu126").devices == ("cuda:0",)
     assert make_facts(accelerators=[ROCM]).notes == ()
+    assert make_facts(accelerators=[ROCM], torch_build="rocm6.4").notes == ()
     assert make_facts().notes == ()
 
 

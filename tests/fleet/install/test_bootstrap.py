@@ -17,12 +17,17 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet import findings
+from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
 from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.fleet.install.verification import verify
+from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
 from remote_agent.host import process_table
+from tests.conftest import MakeFacts
 from tests.wheels import thin_wheels
 
 SEEN_WITHIN = 120.0
@@ -113,6 +118,45 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     fixed = await fleet.document("check", "--fix", *fleet.bootstrap()[1:])
     assert [finding["what"] for finding in fixed["findings"] if finding["level"] == "bad"] == []
     assert not (packages / "safetensors.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("build", "devices", "anew", "stays"),
+    [
+        ("cu126", None, False, True),
+        ("cpu", ("cpu",), False, True),
+        ("cpu", None, False, False),
+        ("cu130", None, False, False),
+        ("cu126", None, True, False),
+    ],
+)
+async def test_a_python_of_the_machines_own_stays_where_its_torch_is_built_for_the_devices_that_train(
+    fleet: Fleet, make_facts: MakeFacts, build: str, devices: tuple[str, ...] | None, anew: bool, stays: bool
+) -> None:
+    card = {"kind": "cuda", "index": 0, "name": "TITAN", "driver": "580.65", "capability": "6.1"}
+    facts = make_facts(accelerators=[card], torch_build=build)
+    inventory = load(fleet.inventory)
+    (host,) = inventory.hosts
+    inventory = inventory.model_copy(update={"hosts": (host.model_copy(update={"devices": devices}),)})
+    async with Session(inventory, fleet.inventory, ledger_folder=fleet.laptop) as session:
+        work = _Bootstrap(
+            *(inventory, session._fleet.transports, Sources(), (), session._fleet.environments, lambda event: None),
+            *(frozenset(), frozenset([host.name] if anew else [])),
+        )
+        needs = await work._look(Probed(host.name, facts), {})
+    assert (needs is None) == stays
+    assert (host.name in work._installed) == stays
+
+
+async def test_a_device_that_ends_the_test_of_an_environment_is_named(machines: EmbeddedMachines) -> None:
+    python = machines.machine("half").home / "python"
+    python.write_text("#!/bin/sh\necho trying cpu; echo trying cuda:1; echo 'a fault' >&2; kill -SEGV $$\n")
+    python.chmod(0o755)
+    path = machines.folder / "inventory.yaml"
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        with pytest.raises(CommandFailed, match=r"at the first operation on cuda:1") as caught:
+            await verify(session._fleet.transports["half"], [str(python)], ["cuda:0", "cuda:1"])
+    assert "leave cuda:1 out with `devices:`" in caught.value.hint
 
 
 async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
