@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -42,6 +43,34 @@ def program(home: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o700)
     return str(path)
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_a_python_that_is_there_and_does_not_run_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """As a shim of pyenv without a version, or what macOS has before its developer tools are installed."""
+    stub = "cat >/dev/null; echo 'pyenv: python3: command not found' >&2; exit 127"  # it reads what is not its own
+    for name in ("python3", "python3.13", "python3.12", "python3.11"):
+        Path(program(tmp_path, stub)).rename(tmp_path / name)
+    if others:
+        (tmp_path / "python3.11").unlink()
+        (tmp_path / "python3.11").symlink_to(sys.executable)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("env", "sed", "cat"):
+        (tools / tool).symlink_to(shutil.which(tool) or "")
+    shell = shutil.which("sh") or ""
+    (tools / "sh").symlink_to(shell)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{tools}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host = Host(name="nas", address="nas.local")
+    if others:
+        assert (await probe_host(CLUSTER, host, LocalTransport(host))).python.executable
+        return
+    with pytest.raises(PythonMissing, match="no Python there that runs") as caught:
+        await probe_host(CLUSTER, host, LocalTransport(host))
+    assert "hetero-tui bootstrap" in caught.value.hint
 
 
 async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
