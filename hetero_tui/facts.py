@@ -91,7 +91,8 @@ class Disk(_Facts):
     """The file system that would hold the cluster's folder, in bytes; None where it could not be read.
 
     ``unwritable`` says why this user can't write there; empty where it can. ``shared`` is the server and folder that it
-    comes from, where other machines may have it too; None: it is the machine's own.
+    comes from, where other machines may have it too; None: it is the machine's own. ``identity`` is the folder's, as
+    all machines see it that have it.
     """
 
     path: Path = ""
@@ -99,6 +100,7 @@ class Disk(_Facts):
     free_bytes: Size | None = None
     unwritable: Line = ""
     shared: Line | None = None
+    identity: Line | None = None
 
 
 class Accelerator(_Facts):

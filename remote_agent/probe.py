@@ -700,6 +700,22 @@ def shared_place(path: str, mounts: str) -> Optional[str]:
     return device + path[len(place.rstrip("/")) :] if kind in NETWORK_DISKS else None
 
 
+def folder_identity(path: str) -> Optional[str]:
+    """The same on all machines that have a folder from one server, and on that server; None: it can't be looked at.
+
+    A client may remember what it was; opening it asks the server.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return "%d %d" % (found.st_ino, found.st_ctime_ns)
+
+
 def read_disk(folder: str) -> Facts:
     path = folder
     while not os.path.lexists(path) and path != os.path.dirname(path):
@@ -714,6 +730,7 @@ def read_disk(folder: str) -> Facts:
         "free_bytes": usage.free,
         "unwritable": unwritable(path),
         "shared": shared_place(os.path.realpath(place), read_text("/proc/self/mounts") or ""),
+        "identity": folder_identity(place),
     }
 
 

@@ -19,7 +19,7 @@ from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
-from remote_agent.probe import look, shared_place, unwritable
+from remote_agent.probe import folder_identity, look, shared_place, unwritable
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -154,6 +154,18 @@ def test_a_folder_of_a_server_has_the_same_name_on_all_machines(path: str, expec
         "/dev/sdb1 /home/local xfs rw 0 0\n//box/disk /mnt/two\\040words cifs rw 0 0\nbroken\n"
     )
     assert shared_place(path, mounts) == expected
+
+
+def test_a_folder_has_one_identity_by_whatever_path(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    a, b, link, none = (folder_identity(str(tmp_path / name)) for name in ("a", "b", "link", "none"))
+    assert a == link
+    assert None not in (a, b)
+    assert a != b
+    assert none is None
+    assert look(str(tmp_path / "a"), 8.0)["disk"]["identity"] == a
 
 
 def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(

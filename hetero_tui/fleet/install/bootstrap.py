@@ -111,7 +111,8 @@ class _Bootstrap:
 
     async def run(self, probed: Sequence[Probed]) -> BootstrapReport:
         judged = judge_fleet(self._inventory, {entry.host: entry.facts for entry in probed if entry.facts is not None})
-        needs = [need for need in await asyncio.gather(*(self._look(entry, judged) for entry in probed)) if need]
+        looked = [need for need in await asyncio.gather(*(self._look(entry, judged) for entry in probed)) if need]
+        needs = self._without_twins(looked)
         fixed = [
             self._installed[name].python for name in sorted(self._installed, key=lambda name: name not in self._in_use)
         ]
@@ -129,6 +130,19 @@ class _Bootstrap:
         installed = tuple(self._installed[name] for name in names if name in self._installed)
         return BootstrapReport(installed, {name: self._failed[name] for name in names if name in self._failed})
 
+    def _without_twins(self, looked: Sequence[_Needs]) -> list[_Needs]:
+        """Those that are machines of their own; of hosts without a Python, preflight could not tell."""
+        used: dict[str, str] = {}
+        needs: list[_Needs] = []
+        for need in looked:
+            name, place = need.host.name, need.found.place
+            if place and used.setdefault(place, name) != name:
+                cause = f"is the same machine as {used[place]}, which gets the environment"
+                self._fail(RequirementMissing(name, cause, step=STEP, hint=f"`hetero-tui remove {name}`, or the other"))
+            else:
+                needs.append(need)
+        return needs
+
     async def _look(self, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> _Needs | None:
         """What a host needs; None: nothing, or an environment is not possible, which is then reported."""
         name, host = entry.host, self._inventory.host(entry.host)
@@ -136,6 +150,10 @@ class _Bootstrap:
             self._failed[name] = entry.error
             return None
         assert host is not None
+        twin = next((problem for problem in judged.get(name, ()) if problem.instead), None)
+        if twin is not None:
+            self._fail(RequirementMissing(name, twin.cause, step=STEP, hint=twin.hint))
+            return None
         if host.python is not None:
             self._keep(host, entry, judged)
             return None

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.errors import CommandFailed
+from hetero_tui.errors import CommandFailed, PythonMissing
 from hetero_tui.fleet import findings
 from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
@@ -146,6 +146,22 @@ async def test_a_python_of_the_machines_own_stays_where_its_torch_is_built_for_t
         needs = await work._look(Probed(host.name, facts), {})
     assert (needs is None) == stays
     assert (host.name in work._installed) == stays
+
+
+async def test_a_machine_without_a_python_that_is_named_twice_gets_one_environment(fleet: Fleet) -> None:
+    inventory = load(fleet.inventory)
+    (host,) = inventory.hosts
+    inventory = inventory.model_copy(update={"hosts": (host, host.model_copy(update={"name": "twin"}))})
+    async with Session(inventory, fleet.inventory, ledger_folder=fleet.laptop) as session:
+        work = _Bootstrap(
+            *(inventory, session._fleet.transports, Sources(), (), session._fleet.environments, lambda event: None),
+            *(frozenset(), frozenset()),
+        )
+        bare = [Probed(each.name, error=PythonMissing(each.name, "none", step="probe")) for each in inventory.hosts]
+        needs = [await work._look(entry, {}) for entry in bare]
+        left = work._without_twins([need for need in needs if need is not None])
+    assert [need.host.name for need in left] == [host.name]
+    assert work._failed["twin"].cause == f"is the same machine as {host.name}, which gets the environment"
 
 
 async def test_a_device_that_ends_the_test_of_an_environment_is_named(machines: EmbeddedMachines) -> None:
