@@ -166,6 +166,7 @@ class HostFacts(_Facts):
     """All that the probe found out about one machine.
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
+    ``computer`` is the same for all that share one network stack, whichever user and folder; None: unknown.
     ``power`` is ``battery`` or ``mains``; None: unknown.
     ``lacks`` are parts of its system that Ray and training need and that are not there, in words.
     ``unread`` are the kinds of accelerators of which it is not known whether there are any, since their tool failed.
@@ -191,6 +192,7 @@ class HostFacts(_Facts):
     environment_python: Path | None = None
     problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
     machine: Line | None = None
+    computer: Line | None = None
     power: Line | None = None
     limits: Limits = Limits()
     lacks: Annotated[tuple[Line, ...], Field(max_length=10)] = ()

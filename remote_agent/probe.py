@@ -803,6 +803,12 @@ def machine_identity(folder: str, root: str = "/") -> Optional[str]:
 
     That is the computer since it was started, the container (its processes' name space), and the folder's place.
     """
+    place = os.stat(os.path.expanduser("~"))
+    return identity_of("pid", str(os.getuid()), str(place.st_dev), str(place.st_ino), folder, root=root)
+
+
+def identity_of(space: str, *parts: str, root: str = "/") -> Optional[str]:
+    """A short name of the computer since it was started, of this process's name space of a kind, and of ``parts``."""
     started = read_text(os.path.join(root, "proc/sys/kernel/random/boot_id"))
     if MACOS:
         started = subprocess.run(
@@ -811,12 +817,11 @@ def machine_identity(folder: str, root: str = "/") -> Optional[str]:
     if not (started or "").strip():
         return None
     try:
-        space = os.readlink(os.path.join(root, "proc/self/ns/pid"))
+        number = os.readlink(os.path.join(root, "proc/self/ns", space))
     except OSError:
-        space = ""
-    place = os.stat(os.path.expanduser("~"))
-    parts = ((started or "").strip(), space, str(os.getuid()), str(place.st_dev), str(place.st_ino), folder)
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        number = ""
+    whole = ((started or "").strip(), number, *parts)
+    return hashlib.sha256("\0".join(whole).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def user_name() -> str:
@@ -863,6 +868,7 @@ def look(folder: str, deadline: float) -> Facts:
         "free_ports": lambda: read_free_ports(commands),
         "python": lambda: read_python(folder),
         "machine": lambda: machine_identity(folder),
+        "computer": lambda: identity_of("net"),
         "power": lambda: power_state(commands),
         "limits": read_limits,
         "lacks": read_lacks,
@@ -920,6 +926,7 @@ def look(folder: str, deadline: float) -> Facts:
         "addresses": values.get("addresses", []),
         "free_ports": values.get("free_ports", []),
         "machine": values.get("machine"),
+        "computer": values.get("computer"),
         "power": values.get("power"),
         "limits": values.get("limits", {}),
         "lacks": values.get("lacks", []),

@@ -73,6 +73,17 @@ async def test_a_python_that_is_there_and_does_not_run_is_passed_over(
     assert "hetero-tui bootstrap" in caught.value.hint
 
 
+async def test_the_computer_is_the_same_for_all_its_users_and_folders(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one = await probe(tmp_path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    other = await probe(tmp_path)
+    assert one.machine != other.machine
+    assert one.computer
+    assert one.computer == other.computer
+
+
 async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
     facts = await probe(home)
     assert facts.home == str(home)
