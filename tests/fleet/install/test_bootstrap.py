@@ -188,6 +188,26 @@ async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, mo
     assert not any("hetero-tui bootstrap" in text for text in said), "it is what runs"
 
 
+async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(short_folder: Path) -> None:
+    tools = short_folder / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(
+        "#!/bin/sh\n"
+        "test ! -e ~/.hetero-tui/*/env/bin/python || { echo 'Failed to initialize NVML'; exit 18; }\n"
+        "case $1 in -L) echo 'GPU 0: TITAN (UUID: GPU-1)';; *) echo '0, TITAN, 12000, 580.65, GPU-1, 6.1';; esac\n"
+    )
+    (tools / "nvidia-smi").chmod(0o755)
+    path = f"{tools}:{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
+    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=path) as machines:
+        fleet = Fleet(short_folder, machines)
+        for wheel in fleet.wheels.glob("torch-*"):
+            wheel.unlink()  # nothing can be installed, so that it ends soon
+        async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
+            await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels))
+            said = [line.text for line in session.state.log]
+    assert "fast: torch cu126: CUDA 13 has no kernels for TITAN (compute capability 6.1)" in said, said
+
+
 async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:
     (fleet.laptop / ".cache").write_text("a file where the cache should be")
     command = await fleet.start(*fleet.bootstrap())
