@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from hetero_tui import kernels
 from hetero_tui.text import one_line
 from remote_agent.device_kinds import KINDS
 
@@ -90,7 +91,8 @@ class Disk(_Facts):
     """The file system that would hold the cluster's folder, in bytes; None where it could not be read.
 
     ``unwritable`` says why this user can't write there; empty where it can. ``shared`` is the server and folder that it
-    comes from, where other machines may have it too; None: it is the machine's own.
+    comes from, where other machines may have it too; None: it is the machine's own. ``identity`` is the folder's, as
+    all machines see it that have it.
     """
 
     path: Path = ""
@@ -98,12 +100,14 @@ class Disk(_Facts):
     free_bytes: Size | None = None
     unwritable: Line = ""
     shared: Line | None = None
+    identity: Line | None = None
 
 
 class Accelerator(_Facts):
     """One accelerator: ``kind`` is one of :mod:`remote_agent.device_kinds`, within which ``index`` counts.
 
-    ``capability`` is NVIDIA's compute capability, such as ``8.6``.
+    ``capability`` is NVIDIA's compute capability, such as ``8.6``, or AMD's architecture, such as ``gfx1030``.
+    ``unusable`` says why no torch there can or should use it, whatever its build; empty: nothing speaks against it.
     """
 
     kind: Annotated[Line, AfterValidator(_kind)]
@@ -113,6 +117,7 @@ class Accelerator(_Facts):
     driver: Line | None = None
     uuid: Line | None = None
     capability: Line | None = None
+    unusable: Name = ""
 
     @property
     def device(self) -> str:
@@ -161,8 +166,10 @@ class HostFacts(_Facts):
     """All that the probe found out about one machine.
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
+    ``computer`` is the same for all that share one network stack, whichever user and folder; None: unknown.
     ``power`` is ``battery`` or ``mains``; None: unknown.
     ``lacks`` are parts of its system that Ray and training need and that are not there, in words.
+    ``unread`` are the kinds of accelerators of which it is not known whether there are any, since their tool failed.
     ``reached`` is the address that the laptop's connection went to; None behind a jump host.
     ``clock_ahead`` is by how many seconds its clock is ahead of the laptop's (less than 0: behind), as far as it shows.
     """
@@ -185,29 +192,43 @@ class HostFacts(_Facts):
     environment_python: Path | None = None
     problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
     machine: Line | None = None
+    computer: Line | None = None
     power: Line | None = None
     limits: Limits = Limits()
     lacks: Annotated[tuple[Line, ...], Field(max_length=10)] = ()
+    unread: Annotated[tuple[Annotated[Line, AfterValidator(_kind)], ...], Field(max_length=10)] = ()
     reached: str | None = None
     clock_ahead: float = 0.0
 
     @property
-    def usable_accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerators that torch can use; in a machine with those of several vendors, one vendor's.
+    def preferred_accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that a fit torch could use; in a machine with those of several vendors, one vendor's.
 
         That is the vendor that its torch is built for, or the first of the table where the build does not say.
         """
-        there = [kind for kind in KINDS if kind in {accelerator.kind for accelerator in self.accelerators}]
-        if len(there) < 2:
-            return self.accelerators
+        good = tuple(accelerator for accelerator in self.accelerators if not accelerator.unusable)
+        there = [kind for kind in KINDS if kind in {accelerator.kind for accelerator in good}]
         build = self.torch_build or ""
-        used = next((kind for kind in there if build.startswith(KINDS[kind].build)), there[0])
-        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind == used)
+        used = next((kind for kind in there if build.startswith(KINDS[kind].build)), next(iter(there), ""))
+        return tuple(accelerator for accelerator in good if accelerator.kind == used)
+
+    @property
+    def usable_accelerators(self) -> tuple[Accelerator, ...]:
+        """Of these, those that the installed torch has kernels for; all, where there is none yet."""
+        return tuple(each for each in self.preferred_accelerators if not self._refusal(each))
+
+    def _refusal(self, accelerator: Accelerator) -> str:
+        build = self.torch_build
+        return kernels.refusal(build, accelerator.kind, accelerator.capability or "") if build else ""
+
+    def with_build(self, build: str) -> HostFacts:
+        """The same machine with this build of torch."""
+        return self.model_copy(update={"torch_build": build})
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What people should know although the host is fit: devices that are not used, a clock that is wrong."""
-        return (*self._unused, *self._clock)
+        return (*self.unused, *self._clock)
 
     @property
     def _clock(self) -> tuple[str, ...]:
@@ -219,15 +240,19 @@ class HostFacts(_Facts):
         return (f"its clock is {off} {direction} this computer's, so times in logs are wrong: set it there",)
 
     @property
-    def _unused(self) -> tuple[str, ...]:
-        used = self.usable_accelerators
-        unused = tuple(accelerator for accelerator in self.accelerators if accelerator not in used)
-        if not unused:
-            return ()
-        names = ", ".join(dict.fromkeys(accelerator.name for accelerator in unused))
-        ours, other = (KINDS[first.kind].vendor for first in (used[0], unused[0]))
-        why = f"a torch drives one vendor's GPUs, here {ours}'s (build: {self.torch_build or 'unknown'})"
-        return (f"{names} not used: {why}; to use {other}'s instead, set `python:` to one with a torch for {other}",)
+    def unused(self) -> tuple[str, ...]:
+        """The accelerators that do not train, with the reason."""
+        preferred, used = self.preferred_accelerators, self.usable_accelerators
+        names: dict[str, dict[str, None]] = {}
+        for accelerator in self.accelerators:
+            if accelerator not in used:
+                why = accelerator.unusable or self._refusal(accelerator)
+                if not accelerator.unusable and accelerator not in preferred and preferred:
+                    ours, other = (KINDS[each.kind].vendor for each in (preferred[0], accelerator))
+                    why = f"a torch drives one vendor's GPUs, here {ours}'s (build: {self.torch_build or 'unknown'});"
+                    why += f" to use {other}'s instead, set `python:` to one with a torch for {other}"
+                names.setdefault(why, {})[accelerator.name] = None
+        return tuple(f"{', '.join(those)} not used: {why}" for why, those in names.items())
 
     @property
     def devices(self) -> tuple[str, ...]:

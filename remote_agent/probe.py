@@ -32,7 +32,7 @@ VERSION = 1
 OLDEST_PYTHON = (3, 8)
 PACKAGES = ("ray", "torch", "psutil", "safetensors", "numpy")
 PORTS = tuple(range(6389, 6399)) + tuple(range(8365, 8369))
-GPU_PARTS = ("NVIDIA GPUs", "AMD GPUs", "Intel GPUs", "Apple GPU")
+GPU_PARTS = {"NVIDIA GPUs": "cuda", "AMD GPUs": "rocm", "Intel GPUs": "xpu", "Apple GPU": "mps"}
 DEFAULT_DEADLINE_SECONDS = 8.0
 REPORT_SECONDS = 0.5
 """Kept back from the deadline to collect the parts and to print."""
@@ -44,6 +44,9 @@ EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin
 
 DISCRETE_MEMORY = 2 * 1024 * MIB
 """An AMD GPU with less memory of its own is part of the processor and rarely meant for training."""
+
+OVERRIDE = os.environ.get("HSA_OVERRIDE_GFX_VERSION")
+"""Has ROCm take each AMD GPU for one of this architecture, as users of unsupported ones set it."""
 
 LEAST_FILES = 1000
 """That can still be made where the agent, Ray's logs and a run's files go."""
@@ -280,7 +283,8 @@ def read_memory(commands: Commands) -> Facts:
 
 def accelerator(kind: str, index: int, name: Optional[str], memory: Optional[int], **more: Optional[str]) -> Facts:
     facts: Facts = {"kind": kind, "index": index, "name": name or kind, "memory_bytes": memory}
-    return dict(facts, driver=more.get("driver"), uuid=more.get("uuid"))
+    facts.update(driver=more.get("driver"), uuid=more.get("uuid"))
+    return dict(facts, capability=more["capability"]) if more.get("capability") else facts
 
 
 def parse_nvidia_query(text: str) -> List[Facts]:
@@ -317,17 +321,49 @@ def parse_nvidia_list(text: str) -> Dict[str, List[Tuple[str, str]]]:
 
 
 def with_instances(gpus: List[Facts], instances: Dict[str, List[Tuple[str, str]]]) -> List[Facts]:
-    """GPUs that are cut into MIG instances are replaced by those: CUDA can't use the whole any more."""
+    """GPUs that are cut into MIG instances are replaced by those: CUDA can't use the whole any more.
+
+    CUDA shows a process the first instance alone, and then no whole GPU either; the others say so. See "CUDA Device
+    Enumeration" in https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    """
     found: List[Facts] = []
+    shown: Optional[Facts] = None
     for gpu in gpus:
         parts = instances.get(gpu["uuid"] or "", [])
         for profile, uuid in parts:
             size = re.search(r"(\d+)gb", profile)
             memory = int(size.group(1)) * 1024 * MIB if size else None
             found.append(dict(gpu, name="%s MIG %s" % (gpu["name"], profile), memory_bytes=memory, uuid=uuid))
+            shown = shown or found[-1]
         if not parts:
             found.append(gpu)
+    if shown is not None:
+        hidden = "CUDA shows a process one MIG instance only, here %s, %s" % (shown["name"], shown["uuid"])
+        found = [shown] + [dict(gpu, unusable=hidden) for gpu in found if gpu is not shown]
     return [dict(gpu, index=index) for index, gpu in enumerate(found)]
+
+
+def amd_architecture(text: Any, override: Optional[str] = None) -> Optional[str]:
+    """``gfx1030``, of ``gfx90a:sramecc+:xnack-`` too; ``override`` is the user's HSA_OVERRIDE_GFX_VERSION (10.3.0)."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)$", override or "")
+    if numbers:
+        major, minor, stepping = (int(number) for number in numbers.groups())
+        return "gfx%d%d%x" % (major, minor, stepping)
+    found = re.match(r"gfx[0-9a-f]+", str(text or ""))
+    return found.group(0) if found else None
+
+
+def without_processors(gpus: List[Facts]) -> List[Facts]:
+    """AMD GPUs, of which one that is part of the processor says so, where there is a card beside it."""
+
+    def is_card(gpu: Facts) -> Optional[bool]:
+        size = gpu["memory_bytes"]
+        return None if size is None else bool(size >= DISCRETE_MEMORY)
+
+    if not any(is_card(gpu) for gpu in gpus):
+        return gpus
+    part = "it is part of the processor, and there is a card"
+    return [dict(gpu, unusable=part) if is_card(gpu) is False else gpu for gpu in gpus]
 
 
 def parse_amd_smi(static: str, listing: str) -> List[Facts]:
@@ -356,6 +392,7 @@ def parse_amd_smi(static: str, listing: str) -> List[Facts]:
                 None if value is None else value * MIB,
                 driver=known(driver.get("version", driver.get("driver_version"))),
                 uuid=identity.get(entry.get("gpu")),
+                capability=amd_architecture(asic.get("target_graphics_version"), OVERRIDE),
             )
         )
     return found
@@ -381,9 +418,9 @@ def parse_rocm_smi(text: str) -> List[Facts]:
             continue
         title = known(card.get("card series")) or known(card.get("card model")) or known(card.get("gfx version"))
         memory = to_int(str(card.get("vram total memory (b)")))
-        found.append(
-            accelerator("rocm", int(name[4:]), title, memory, driver=driver, uuid=known(card.get("unique id")))
-        )
+        gfx = amd_architecture(card.get("gfx version"), OVERRIDE)
+        unique = known(card.get("unique id"))
+        found.append(accelerator("rocm", int(name[4:]), title, memory, driver=driver, uuid=unique, capability=gfx))
     return found
 
 
@@ -471,12 +508,12 @@ def read_amd(commands: Commands) -> List[Facts]:
     if amd_smi:
         try:
             static = commands.run(amd_smi, "static", "--asic", "--vram", "--driver", "--json")
-            return parse_amd_smi(static, commands.run(amd_smi, "list", "--json"))
+            return without_processors(parse_amd_smi(static, commands.run(amd_smi, "list", "--json")))
         except PartFailed as error:
             failure = error
     if rocm_smi:
         shown = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--showuniqueid", "--json")
-        return parse_rocm_smi(commands.run(rocm_smi, *shown))
+        return without_processors(parse_rocm_smi(commands.run(rocm_smi, *shown)))
     if failure is not None:
         raise failure
     if has_amd_card():
@@ -606,7 +643,9 @@ def parse_torch_version(text: str) -> Optional[str]:
         return str(local)
     if "cuda" in values:
         return "cu%s" % values["cuda"].replace(".", "")
-    return "rocm%s" % ".".join(values["hip"].split(".")[:2]) if "hip" in values else "cpu"
+    if "hip" in values:
+        return "rocm%s" % ".".join(values["hip"].split(".")[:2])
+    return "xpu" if "xpu" in values else "cpu"
 
 
 def read_packages(places: Optional[List[str]]) -> Tuple[Dict[str, Optional[str]], Optional[str]]:
@@ -661,6 +700,22 @@ def shared_place(path: str, mounts: str) -> Optional[str]:
     return device + path[len(place.rstrip("/")) :] if kind in NETWORK_DISKS else None
 
 
+def folder_identity(path: str) -> Optional[str]:
+    """The same on all machines that have a folder from one server, and on that server; None: it can't be looked at.
+
+    A client may remember what it was; opening it asks the server.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return "%d %d" % (found.st_ino, found.st_ctime_ns)
+
+
 def read_disk(folder: str) -> Facts:
     path = folder
     while not os.path.lexists(path) and path != os.path.dirname(path):
@@ -675,6 +730,7 @@ def read_disk(folder: str) -> Facts:
         "free_bytes": usage.free,
         "unwritable": unwritable(path),
         "shared": shared_place(os.path.realpath(place), read_text("/proc/self/mounts") or ""),
+        "identity": folder_identity(place),
     }
 
 
@@ -747,6 +803,12 @@ def machine_identity(folder: str, root: str = "/") -> Optional[str]:
 
     That is the computer since it was started, the container (its processes' name space), and the folder's place.
     """
+    place = os.stat(os.path.expanduser("~"))
+    return identity_of("pid", str(os.getuid()), str(place.st_dev), str(place.st_ino), folder, root=root)
+
+
+def identity_of(space: str, *parts: str, root: str = "/") -> Optional[str]:
+    """A short name of the computer since it was started, of this process's name space of a kind, and of ``parts``."""
     started = read_text(os.path.join(root, "proc/sys/kernel/random/boot_id"))
     if MACOS:
         started = subprocess.run(
@@ -755,12 +817,11 @@ def machine_identity(folder: str, root: str = "/") -> Optional[str]:
     if not (started or "").strip():
         return None
     try:
-        space = os.readlink(os.path.join(root, "proc/self/ns/pid"))
+        number = os.readlink(os.path.join(root, "proc/self/ns", space))
     except OSError:
-        space = ""
-    place = os.stat(os.path.expanduser("~"))
-    parts = ((started or "").strip(), space, str(os.getuid()), str(place.st_dev), str(place.st_ino), folder)
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        number = ""
+    whole = ((started or "").strip(), number, *parts)
+    return hashlib.sha256("\0".join(whole).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def user_name() -> str:
@@ -807,6 +868,7 @@ def look(folder: str, deadline: float) -> Facts:
         "free_ports": lambda: read_free_ports(commands),
         "python": lambda: read_python(folder),
         "machine": lambda: machine_identity(folder),
+        "computer": lambda: identity_of("net"),
         "power": lambda: power_state(commands),
         "limits": read_limits,
         "lacks": read_lacks,
@@ -864,11 +926,13 @@ def look(folder: str, deadline: float) -> Facts:
         "addresses": values.get("addresses", []),
         "free_ports": values.get("free_ports", []),
         "machine": values.get("machine"),
+        "computer": values.get("computer"),
         "power": values.get("power"),
         "limits": values.get("limits", {}),
         "lacks": values.get("lacks", []),
         "clock": time.time(),
         "simulated_speed": simulated_speed(),
+        "unread": [kind for name, kind in GPU_PARTS.items() if name in problems],
         "problems": [problems[name] for name in parts if name in problems],
     }
 

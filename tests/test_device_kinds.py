@@ -95,13 +95,22 @@ def test_a_model_is_served_by_whichever_accelerator_is_there_first(monkeypatch, 
 @pytest.mark.parametrize(
     ("kind", "count", "names"), [("cuda", 1, ["cuda:0"]), ("xpu", 2, ["xpu:0", "xpu:1"]), ("mps", 1, ["mps"])]
 )
-def test_a_new_environment_is_tried_on_every_device_that_its_torch_is_built_for(monkeypatch, kind, count, names):
+def test_a_new_environment_finds_every_device_that_its_torch_is_built_for(monkeypatch, kind, count, names):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
-    assert [each["device"] for each in verify._devices()] == ["cpu", *names]
+    assert verify._devices(torch) == ["cpu", *names]
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert [each["device"] for each in verify._devices()] == ["cpu"]
+    assert verify._devices(torch) == ["cpu"]
+
+
+def test_a_new_environment_is_tried_on_the_cpu_and_the_devices_that_train_and_on_no_other(monkeypatch, capsys):
+    monkeypatch.setattr(verify, "_devices", lambda torch: ["cpu", "meta", "cuda:0"])
+    first, second, third = verify._tried(["meta", "cuda:1"])
+    assert capsys.readouterr().out.splitlines() == ["trying cpu", "trying meta", "trying cuda:1"]
+    assert (first["device"], first["error"]) == ("cpu", "")
+    assert second["error"], "it holds no numbers"
+    assert third["error"] == f"torch {torch.__version__} does not find it"
 
 
 @pytest.mark.parametrize("what", ["CUDA", "XPU", "MPS backend"])

@@ -57,10 +57,11 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     """
     archive, digest = _archive(python)
     script = (
-        'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
-        'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
+        'set -e; umask 077; mkdir -p "$0"\n'
+        'if [ "$(cat "$0/agent/digest" 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
         # Another laptop may do the same now: each uses its own folder, and they swap one after the other.
-        "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
+        'find "$0/" -maxdepth 1 \\( -name "agent.new.*" -o -name "agent.old.*" \\) -mmin +10 -exec rm -rf {} +\n'
+        'cd "$0"\n'
         'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
         "i=0; until mkdir agent.lock 2>/dev/null; do\n"
         '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # its owner must have been killed
@@ -187,19 +188,20 @@ def inline(name: str, *arguments: str) -> str:
 
 
 def with_python(arguments: str, candidates: Sequence[str], name: str = "sh") -> list[str]:
-    """Make a command that runs the first existing one of these Pythons, without variables that affect Python.
+    """Make a command that runs the first of these Pythons that runs, without variables that affect Python.
 
-    If the Python of our environment does not start (the system's was replaced, files were removed), it is skipped:
-    another Python is enough for a probe, and bootstrap then makes the environment anew.
+    One that is there may not run: our environment's, whose base was replaced, a shim of pyenv without a version, the
+    stub of macOS. The only candidate is not tried before, so that its own error shows.
 
     ``arguments`` are in shell syntax; ``name`` is the value of ``$0`` in them. The exit status is :data:`NO_PYTHON` if
     there is no Python.
     """
     script = (
         f'{WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
-        'case "$python" in "~/"*) python="$HOME/${python#??}";;'
-        ' .hetero-tui/*) "$python" -I -c "" >/dev/null 2>&1 || continue;; esac; '
-        f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {NO_PYTHON}'
+        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        'command -v "$python" >/dev/null 2>&1 || continue; '
+        '[ "$#" -eq 1 ] || "$python" -E -s -S -c "" </dev/null >/dev/null 2>&1 || continue; '
+        f'exec "$python" {arguments}; done; exit {NO_PYTHON}'
     )
     return ["sh", "-c", script, name, *candidates]
 

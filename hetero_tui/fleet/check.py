@@ -18,7 +18,7 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import findings, mesh
 from hetero_tui.fleet.findings import Surroundings
 from hetero_tui.fleet.install.verification import verify
-from hetero_tui.fleet.preflight import judge_fleet
+from hetero_tui.fleet.preflight import judge_fleet, training_devices
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.reach import measure
 from hetero_tui.inventory import Host, Inventory
@@ -91,7 +91,9 @@ async def _look(
         found += findings.of_surroundings(host.name, facts, _surroundings(words, before, time.time()))
         one = replace(one, round_trip=await transport.round_trip())
         if tries:
-            shown = await verify(transport, [facts.python.executable], leaves_no_trace=True)
+            shown = await verify(
+                transport, [facts.python.executable], training_devices(host, facts), leaves_no_trace=True
+            )
             found += findings.of_trial(host, facts, shown)
             one = replace(one, devices=tuple(trial.device for trial in shown.devices if not trial.error))
     except HostError as error:

@@ -75,18 +75,27 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
     bootstrap = FIX if host.python is None else f"install torch's build {build.name} in its `python:`"
     has = facts.torch_build or ""
     if build.concern:
-        found.append(
-            Finding(host.name, WARNING, build.concern, "it trains without", "update the driver, then bootstrap")
-        )
-    elif has == "cpu" and build.name not in ("cpu", "mps"):
-        what = f"torch is built for the CPU, and there is {facts.usable_accelerators[0].name}"
-        found.append(Finding(host.name, WARNING, what, "its GPU is idle", bootstrap))
-    elif has.startswith("cu13") and build.name == "cu126":
+        found.append(Finding(host.name, WARNING, build.concern, "it trains without", build.mend))
+    if has.startswith("cu13") and build.name == "cu126":
         what = f"torch is built for CUDA 13 ({has}), and {build.why}"
         found.append(Finding(host.name, BAD, what, "its first operation on the GPU would fail", bootstrap))
+    elif idle := idle_devices(host, facts):
+        names = ", ".join(dict.fromkeys(facts.with_build(build.name).device_name(device) for device in idle))
+        why = "" if has == "cpu" else f" (it is {has}; {build.name} is for it: {build.why})"
+        what = f"torch is built for {'the CPU' if has == 'cpu' else 'other devices'}, and there is {names}{why}"
+        found.append(Finding(host.name, WARNING, what, "its GPU is idle", bootstrap))
     if any(facts.packages.get(package) is None for package in NEEDED_PACKAGES):
         found += of_room(host.name, facts, build.name)
     return tuple(found)
+
+
+def idle_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
+    """The devices that would train with the build of torch that bootstrap chooses, and can't with the present one."""
+    build = torch_build(facts, host.devices).name
+    if (facts.torch_build or "").startswith("cu13") and build == "cu126":  # its driver may be the reason
+        return training_devices(host, facts.with_build(build))
+    used = training_devices(host, facts)
+    return tuple(device for device in training_devices(host, facts.with_build(build)) if device not in used)
 
 
 def of_room(host: str, facts: HostFacts, build: str) -> tuple[Finding, ...]:
@@ -143,7 +152,6 @@ def of_link(host: str, sends: float, receives: float) -> tuple[Finding, ...]:
 
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
     """Findings from the test of a machine's devices."""
-    wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
     mend = FIX if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
-    return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems(wanted))
+    return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems)

@@ -11,7 +11,7 @@ import base64
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hetero_tui import answers, deadlines
 from hetero_tui.errors import ClusterError, CommandFailed, HostError, RequirementMissing
@@ -20,9 +20,16 @@ from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.reach import measure
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.planning.cluster import Candidate, node_address, shared_addresses
-from hetero_tui.planning.mesh import Keys, Mesh, NoNetworkError, is_whole, plan_mesh
-from hetero_tui.planning.reach import addresses_to_try, best_addresses
+from hetero_tui.planning.cluster import Candidate
+from hetero_tui.planning.mesh import (
+    Keys,
+    Mesh,
+    NoNetworkError,
+    best_endpoints,
+    endpoints_to_try,
+    is_whole,
+    plan_mesh,
+)
 from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -71,7 +78,8 @@ async def join(fleet: FleetView, candidates: Mapping[str, Candidate], ledger: Le
     endpoints = await _endpoints(fleet, fit)
     new_keys = {name: _new_keys() for name in reports}
     try:
-        mesh = plan_mesh(inventory.cluster, order, reports, endpoints, new_keys, head)
+        computers = {name: candidate.facts.computer or "" for name, candidate in fit.items()}
+        mesh = plan_mesh(inventory.cluster, order, reports, endpoints, new_keys, head, computers)
     except NoNetworkError:
         cause = "routes of the hosts lead to all private networks, so none is left for WireGuard"
         raise ClusterError(cause, step=STEP, hint="leave `network: wireguard` out") from None
@@ -141,15 +149,9 @@ def _check_spec(spec: protocol.MeshSpec) -> None:
 
 async def _endpoints(fleet: FleetView, candidates: Mapping[str, Candidate]) -> dict[str, str]:
     """The address of each host at which the others reach it best."""
-    addresses = addresses_to_try(candidates)
-    best: dict[str, str] = {}
-    if len(addresses) > 1:
-        best = best_addresses(await measure(fleet.inventory, fleet.transports, addresses), addresses)
-    shared = shared_addresses(candidates)
-    return {
-        name: node_address(replace(candidate, measured=best.get(name)), None, shared)
-        for name, candidate in candidates.items()
-    }
+    addresses = endpoints_to_try(candidates)
+    measured = await measure(fleet.inventory, fleet.transports, addresses) if len(addresses) > 1 else None
+    return best_endpoints(candidates, addresses, measured)
 
 
 async def _up(cluster: str, transport: Transport, candidate: Candidate, mesh: Mesh) -> HostError | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hetero_tui.facts import HostFacts
+from hetero_tui.facts import Disk, HostFacts
 from hetero_tui.inventory import Host, Inventory
 from remote_agent.device_kinds import NUMBERED
 
@@ -62,10 +62,14 @@ _THERE = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The reason why a host can't join, in a sentence, and what to do about it."""
+    """The reason why a host can't join, in a sentence, and what to do about it.
+
+    ``instead`` is the host that is used in its place: the same machine, or one with the same folder.
+    """
 
     cause: str
     hint: str
+    instead: str = ""
 
 
 def judge_fleet(
@@ -75,9 +79,11 @@ def judge_fleet(
     judged = {host.name: judge(host, fleet[host.name]) for host in inventory.hosts if host.name in fleet}
     fit = {name: fleet[name] for name, problems in judged.items() if not problems}
     wanted = next((name for name in (head, inventory.head) if name in fit), None)
-    at_home = {host.name for host in inventory.hosts if host.name in fit and _is_there(host, fit[host.name])}
-    twins = _twins(fit, wanted, at_home)
-    twins |= _sharers({name: facts for name, facts in fit.items() if name not in twins}, wanted)
+    at_home = {host.name for host in inventory.hosts if host.name in fleet and _is_there(host, fleet[host.name])}
+    # Among all: two bare ones would get their environments in one folder, at the same time.
+    there = sorted(judged, key=lambda name: (name != wanted, name not in at_home, name not in fit))
+    twins = _twins({name: fleet[name] for name in there})
+    twins |= _sharers({name: fleet[name] for name in there if name not in twins})
     odd = judge_together({name: facts for name, facts in fit.items() if name not in twins}, head)
     return judged | {name: (problem,) for name, problem in (twins | odd).items()}
 
@@ -87,43 +93,54 @@ def _is_there(host: Host, facts: HostFacts) -> bool:
     return any(each.address in (host.address, facts.reached) for each in facts.addresses)
 
 
-def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collection[str]) -> dict[str, Problem]:
-    """Hosts that are the same machine as another one; ``wanted`` is used, else the first of the inventory.
+def _twins(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
+    """Hosts that are the same machine as another one, of which the first is used.
 
-    Hosts ``at_home``, at an address that they say they have, have priority, so that a host that repeats another
-    machine's answers can't replace it.
+    The order of ``fleet``: the wanted head; then those at an address that they say they have, so that a host that
+    repeats another machine's answers can't replace it; then those that are fit; then the inventory's.
     """
     used: dict[str, str] = {}
     twins: dict[str, Problem] = {}
-    for name in sorted(fleet, key=lambda each: (each != wanted, each not in at_home)):
-        machine = fleet[name].machine
+    for name, facts in fleet.items():
+        machine = facts.machine
         if machine is None:
             continue
         if machine in used:
             twins[name] = Problem(
                 f"is the same machine as {used[machine]}, which is used",
                 f"`hetero-tui remove {name}`, or the other one: two nodes of one cluster there would end each other",
+                used[machine],
             )
         used.setdefault(machine, name)
     return twins
 
 
-def _sharers(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Problem]:
-    """Machines that share our folder on a server with another one; ``wanted`` is used, else the first."""
-    used: dict[str, str] = {}
+def _sharers(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
+    """Machines that share our folder on a server with another one, or with the server; the first is used."""
+    used: dict[str, Disk] = {}
     sharers: dict[str, Problem] = {}
-    for name in sorted(fleet, key=lambda each: each != wanted):
-        place = fleet[name].disk.shared
-        if place is None:
-            continue
-        if place in used:
+    for name, disk in ((name, facts.disk) for name, facts in fleet.items()):
+        other = next((other for other, its in used.items() if _is_same_folder(disk, its)), None)
+        if other is not None:
+            place = disk.shared or used[other].shared
             sharers[name] = Problem(
-                f"has its home folder in common with {used[place]} ({place}), and two nodes there would end each other",
+                f"has its home folder in common with {other} ({place}), and two nodes there would end each other",
                 "give each a disk of its own: `mkdir -p /var/tmp/$USER-ht` on all that share it, and once"
                 " `ln -s /var/tmp/$USER-ht ~/.hetero-tui` (where there is no such folder yet)",
+                other,
             )
-        used.setdefault(place, name)
+        used.setdefault(name, disk)
     return sharers
+
+
+def _is_same_folder(disk: Disk, other: Disk) -> bool:
+    """Whether two machines have one folder: from one server, by whatever name, or one of them is the server.
+
+    Machines that were made from one image may have folders with one identity, each on a disk of its own.
+    """
+    if disk.shared is None and other.shared is None:
+        return False
+    return disk.shared == other.shared or (disk.identity is not None and disk.identity == other.identity)
 
 
 def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
@@ -187,7 +204,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"no {', '.join(absent)} there (found: {', '.join(dict.fromkeys((*facts.devices, 'cpu')))})",
-                "correct `devices:` of this host, or its driver",
+                "; ".join((*facts.unused, "correct `devices:` of this host, or its driver")),
             )
         )
     return tuple(problems)

@@ -112,7 +112,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
     if done.exit_status == agent.NO_PYTHON:
         raise PythonMissing(
             host.name,
-            f"no Python there (looked for {', '.join(candidates)})",
+            f"no Python there that runs (looked for {', '.join(candidates)})",
             step=STEP,
             hint=_python_hint(host),
         )
@@ -168,7 +168,7 @@ async def _version(transport: Transport, candidates: list[str], deadline: float)
 
 
 def _used(candidates: list[str]) -> str:
-    return f"{'used' if len(candidates) == 1 else 'used the first that is there of'}: {', '.join(candidates)}"
+    return f"{'used' if len(candidates) == 1 else 'used the first that runs of'}: {', '.join(candidates)}"
 
 
 def _python_hint(host: Host) -> str:

@@ -30,16 +30,17 @@ from remote_agent.protocol import CLUSTER_MARK
 
 STEP = "stop node"
 
-# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first.
-_PURGE = """cd "$0" 2>/dev/null || exit 0
-[ -e env ] || [ -e install ] || exit 0
-for place in $(grep -slzx "$1=$(pwd)" /proc/[0-9]*/environ 2>/dev/null); do
+# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. What is
+# removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
+_PURGE = """[ -e "$0/env" ] || [ -e "$0/install" ] || exit 0
+here=$(unset CDPATH; cd "$0" && pwd) || exit 0
+for place in $(grep -slzx "$1=$here" /proc/[0-9]*/environ 2>/dev/null); do
   process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
 done
-size=$(du -skc env install 2>/dev/null | tail -n 1 | cut -f 1)
-rm -f env/ready; rm -rf env install agent profiles || exit 1
+size=$(du -skc "$0/env" "$0/install" 2>/dev/null | tail -n 1 | cut -f 1)
+rm -f "$0/env/ready"; rm -rf "$0/env" "$0/install" "$0/agent" "$0/profiles" || exit 1
 echo "ht:size $size"
-cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
+rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
 """
 _AGENT_NOT_REMOVED = 95
 """Exit status of the clean-up if the agent's files stay, or were not there."""
@@ -221,11 +222,12 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
     # stale with it, and empty folders do not stay.
     script = (
-        f'cd "$0" || exit {_AGENT_NOT_REMOVED}\n'
-        "rm -rf agent.new.* agent.old.* agent.lock token token.* tls.pem* processes logs || exit 1\n"
-        f"rmdir runs 2>/dev/null; if [ -e runs ]; then exit {_AGENT_NOT_REMOVED}; fi\n"
-        f"if [ -e agent ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf agent || exit 1\n"
-        'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'
+        f'test -d "$0" || exit {_AGENT_NOT_REMOVED}\n'
+        'rm -rf "$0"/agent.new.* "$0"/agent.old.* "$0/agent.lock" "$0/token" "$0"/token.* "$0"/tls.pem*'
+        ' "$0/processes" "$0/logs" || exit 1\n'
+        f'rmdir "$0/runs" 2>/dev/null; if [ -e "$0/runs" ]; then exit {_AGENT_NOT_REMOVED}; fi\n'
+        f'if [ -e "$0/agent" ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf "$0/agent" || exit 1\n'
+        'rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'
     )
     cleaned = await transport.run(["sh", "-c", script, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
     if cleaned.exit_status == _AGENT_NOT_REMOVED:

@@ -165,6 +165,14 @@ def node_address(
     return min(own, key=fitness).address if own else "127.0.0.1"
 
 
+def translated_address(candidate: Candidate) -> str | None:
+    """The address that the laptop reached it at, where that is a NAT's and not the machine's own; None: it is not."""
+    reached = candidate.address
+    if reached is None or candidate.host.connection != "ssh" or ipaddress.ip_address(reached).is_loopback:
+        return None
+    return None if any(link.address == reached for link in candidate.facts.addresses) else reached
+
+
 def _choose_head(
     inventory: Inventory,
     candidates: Mapping[str, Candidate],

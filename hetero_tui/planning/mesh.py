@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hetero_tui.planning.cluster import Candidate, node_address, shared_addresses, translated_address
+from hetero_tui.planning.reach import Measured, addresses_to_try, best_addresses
 from remote_agent.protocol import MeshPeer, MeshReport, MeshSpec, join_address
 
 Network = ipaddress.IPv4Network
@@ -43,6 +45,7 @@ def plan_mesh(
     endpoints: Mapping[str, str],
     new_keys: Mapping[str, Keys],
     head: str | None = None,
+    computers: Mapping[str, str] | None = None,
 ) -> Mesh:
     """The network over the hosts of ``reports``.
 
@@ -53,6 +56,8 @@ def plan_mesh(
         endpoints: the address at which each of them is reached outside of the network.
         new_keys: for hosts that have none yet.
         head: of a cluster that runs, whose network stays.
+        computers: what names the computer and its network stack of each host, as far as it is known. Machines in
+            several networks may have one private address.
 
     Raises:
         NoNetworkError: no private network is free on all hosts.
@@ -69,7 +74,8 @@ def plan_mesh(
     used: dict[str, str] = {}
     for name in (each for each in reports if each not in refused):
         loopback = ipaddress.ip_address(endpoints[name]).is_loopback
-        other = used.setdefault("loopback" if loopback else endpoints[name], name)
+        computer = (computers or {}).get(name) or ("loopback" if loopback else endpoints[name])
+        other = used.setdefault(computer, name)
         if other != name:
             refused[name] = f"is the same machine as {other}, which can be in a WireGuard network once"
     members = [name for name in order if name in reports and name not in refused]
@@ -95,6 +101,32 @@ def plan_mesh(
         },
         refused,
     )
+
+
+def endpoints_to_try(candidates: Mapping[str, Candidate]) -> dict[str, tuple[str, ...]]:
+    """Each host's own addresses, and a NAT's that leads to it; none, where they are on one computer's loopback."""
+    found = addresses_to_try(candidates)
+    outside = {name: translated_address(candidates[name]) for name in found}
+    return {name: (*own, *([text] if (text := outside[name]) else [])) for name, own in found.items()}
+
+
+def best_endpoints(
+    candidates: Mapping[str, Candidate], addresses: Mapping[str, Sequence[str]], measured: Measured | None
+) -> dict[str, str]:
+    """The address of each host at which the others reach it best, by what was ``measured`` of these ``addresses``.
+
+    Where nobody reached it at its own: a NAT's, if there is one, which may let WireGuard's port through alone.
+    """
+    best = best_addresses(measured, addresses) if measured is not None else {}
+    reached = {(door.host, door.address) for (_, door), why in measured.outcomes.items() if not why} if measured else ()
+    shared = shared_addresses(candidates)
+    found: dict[str, str] = {}
+    for name, candidate in candidates.items():
+        chosen, outside = best.get(name), translated_address(candidate)
+        if outside is not None and (name, chosen) not in reached:
+            chosen = outside
+        found[name] = node_address(replace(candidate, measured=chosen), None, shared)
+    return found
 
 
 def is_whole(order: Sequence[str], reports: Mapping[str, MeshReport], head: str | None) -> bool:

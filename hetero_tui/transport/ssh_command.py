@@ -1,11 +1,16 @@
-"""One command over SSH: how it is written for the host's shell, and how it is surely ended there.
+r"""One command over SSH: how it is written for the host's shell, and how it is surely ended there.
 
 sshd passes signals on only since OpenSSH 7.9, and never to a command of root (it then runs without the process that
 could), and closing a channel ends nothing. So the command first says its process id on stdout and stderr, in a line
 that is taken out again, and ending it is a second short command: SIGTERM to its group, a moment, SIGKILL.
 
-That line also says that the login shell's start-up files are done. What these print on stdout is not the command's, and
-stdin is not theirs to read: one that says ``exec bash`` would run what we send to a Python.
+The line is made for any login shell: sh, bash, zsh, fish, csh and tcsh read all of it alike. A newline in quotes is an
+error to csh, which then runs each further line of a script by itself, in the home folder; ``!`` is its history, and a
+backslash in quotes is one of fish's signs. So every word is in single quotes, those and other unusual characters are
+written as ``\\0ooo``, and ``sh`` makes the words of them again.
+
+The line of the process id also says that the login shell's start-up files are done. What these print on stdout is not
+the command's, and stdin is not theirs to read: one that says ``exec bash`` would run what we send to a Python.
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import shlex
 from collections.abc import Awaitable, Callable, Sequence
 
 import asyncssh
@@ -36,9 +40,12 @@ _MOST_BEFORE = 64 * 1024 * 1024  # bytes that they may print: it takes about a s
 # A start-up file may have gone elsewhere: commands start in the home folder. With CDPATH, cd says where it went, and a
 # umask may take a file's owner the right to read it.
 _START = (
-    "unset CDPATH; umask u+rwx 2>/dev/null; cd 2>/dev/null; "
-    'echo "hetero-tui-pid:$$"; echo "hetero-tui-pid:$$" >&2; exec "$@"'
+    'unset CDPATH; umask u+rwx 2>/dev/null; cd 2>/dev/null; echo "hetero-tui-pid:$$"; echo "hetero-tui-pid:$$" >&2; '
 )
+_DECODE = (  # what follows each word keeps newlines at its end
+    'for word; do shift; word=$(printf %b. "$word") || exit 126; set -- "$@" "${word%.}"; done; exec "$@"'
+)
+_NOT_ALIKE = re.compile(rb"[^ -~]|['!\\]")
 _END = """p=$1
 end() { kill -s "$1" -- "-$p" 2>/dev/null || kill -s "$1" "$p" 2>/dev/null; }
 end TERM
@@ -54,7 +61,12 @@ Session = Callable[[str], Awaitable[asyncssh.SSHClientProcess[bytes]]]
 
 def command_line(command: Sequence[str]) -> str:
     """The words as one line for the host's shell. Raises ValueError for what no command can hold."""
-    return f"exec sh -c {shlex.quote(_START)} sh {shlex.join(check_words(command))}"
+    return _line(_START + _DECODE, check_words(command))
+
+
+def _line(script: str, words: Sequence[str]) -> str:
+    encoded = [_NOT_ALIKE.sub(lambda found: b"\\%04o" % found[0][0], word.encode()).decode() for word in words]
+    return " ".join(("exec sh -c", *(f"'{word}'" for word in (script, "sh", *encoded))))
 
 
 class SshCommand:
@@ -137,8 +149,7 @@ class SshCommand:
                         await self.read_stderr()  # the shell may be slow to start: what starts late is ended too
                     pid = self._stderr.pid or self._stdout.pid  # a start-up file may have closed either
                     if pid is not None:
-                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(pid)))
-                        killer = await self._session(line)
+                        killer = await self._session(_line(_DECODE, ("sh", "-c", _END, "sh", str(pid))))
                     await self._process.wait_closed()
                     if killer is not None:
                         await killer.wait_closed()  # so that nothing of ours is left once this returns

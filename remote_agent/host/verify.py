@@ -1,13 +1,15 @@
-"""Shows that an environment works: imports what a host needs, and multiplies two matrices on every device.
+"""Shows that an environment works: imports what a host needs, and multiplies two matrices on the devices that train.
 
 One file, sent on the command line before the agent is there; run by the environment's own Python. It prints one line of
-JSON. A build of torch without kernels for a card, or a driver that does not fit, shows at the first operation only.
+JSON. A build of torch without kernels for a card, or a driver that does not fit, shows at the first operation only; it
+may end the process, so that the device is printed before.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import platform
 import sys
 import time
@@ -20,12 +22,13 @@ SIZE = 256
 
 
 def main() -> None:
-    """Look, and print. An argument, whichever, keeps Python from writing what it compiles."""
-    sys.dont_write_bytecode = len(sys.argv) > 1
+    """Look, and print. ``no-trace``, the first argument, keeps Python from writing what it compiles; devices follow."""
+    sys.dont_write_bytecode = sys.argv[1] == "no-trace"
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as for Ray's processes: the order of nvidia-smi
     errors = [error for error in (_import_error(name) for name in PACKAGES) if error]
     found: dict[str, Any] = {"verified": 1, "python": platform.python_version(), "errors": errors}
     found["versions"] = {name: _version(name) for name in ("ray", "torch")}
-    found["devices"] = [] if any(error.startswith("torch") for error in errors) else _devices()
+    found["devices"] = [] if any(error.startswith("torch") for error in errors) else _tried(sys.argv[2:])
     print(json.dumps(found), flush=True)
 
 
@@ -44,15 +47,25 @@ def _version(name: str) -> str:
         return ""
 
 
-def _devices() -> list[dict[str, Any]]:
+def _tried(devices: list[str]) -> list[dict[str, Any]]:
     import torch
 
+    there = _devices(torch)
+    results = []
+    for device in dict.fromkeys(["cpu", *devices]):
+        print(f"trying {device}", flush=True)
+        missing = {"device": device, "seconds": 0.0, "error": f"torch {torch.__version__} does not find it"}
+        results.append(_try(torch, device) if device in there else missing)
+    return results
+
+
+def _devices(torch: Any) -> list[str]:
     names = ["cpu"]
     accelerator = torch.accelerator.current_accelerator()  # the kind that this torch is built for
     if accelerator is not None and torch.accelerator.is_available():
         count = torch.accelerator.device_count()
         names += ["mps"] if accelerator.type == "mps" else [f"{accelerator.type}:{each}" for each in range(count)]
-    return [_try(torch, name) for name in names]
+    return names
 
 
 def _try(torch: Any, device: str) -> dict[str, Any]:

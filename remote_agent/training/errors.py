@@ -9,6 +9,7 @@
     │   ├── StateChanged     the model's code changes other state than in the measurement
     │   └── TooLarge         the model does not fit into the memory of its devices
     ├── PlacementError       a requested host or device is missing, or did not start in time
+    │   ├── DeviceMissing    torch does not find the device on its host
     │   └── LostAtStart      a host or device was lost before the first step
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
     ├── LossNotFinite        NaN or infinite loss
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from remote_agent.errors import ConfigError as ConfigError
 from remote_agent.errors import TrainingError as TrainingError
@@ -52,17 +54,17 @@ class StateChanged(JobError):
     """The model's code changes a buffer or frozen parameter that it left alone in the measurement."""
 
 
-class TooLarge(JobError):
-    """The model does not fit into the memory of its devices or hosts.
+class DeviceUnfit(TrainingError):
+    """Devices can't take part, which others may do without them.
 
     Attributes:
-        specs: the devices that are too small; empty: the coordinator's host is, or a server's.
+        specs: these devices; empty: it is about the coordinator's host, or a server's.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
 
     @classmethod
-    def together(cls, errors: Sequence[TooLarge]) -> TooLarge:
+    def together(cls, errors: Sequence[Self]) -> Self:
         """The error of several devices as one."""
         causes = dict.fromkeys(f"{error.host}: {error.cause}" if len(errors) > 1 else error.cause for error in errors)
         first = errors[0]
@@ -71,12 +73,20 @@ class TooLarge(JobError):
         return one
 
 
+class TooLarge(JobError, DeviceUnfit):
+    """The model does not fit into the memory of its devices or hosts."""
+
+
 class PlannedAnew(TrainingError):
     """Another plan is better now, so the run starts over from a checkpoint that it has just saved."""
 
 
 class PlacementError(TrainingError):
     """A worker or a server can't start on the host or device that was requested."""
+
+
+class DeviceMissing(PlacementError, DeviceUnfit):
+    """A device is not there when its worker starts: torch is not built for it, or its driver failed."""
 
 
 class LostAtStart(PlacementError):

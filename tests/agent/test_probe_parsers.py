@@ -62,6 +62,17 @@ def test_a_gpu_that_is_cut_into_instances_is_replaced_by_them():
     ]
     assert found[0]["memory_bytes"] == 20 * GIB
     assert found[0]["uuid"].startswith("MIG-c7384736")
+    assert "unusable" not in found[0]
+    why = f"CUDA shows a process one MIG instance only, here NVIDIA A100-SXM4-40GB MIG 3g.20gb, {found[0]['uuid']}"
+    assert [gpu.get("unusable") for gpu in found[1:]] == [why, why], "nor a whole one beside it"
+
+
+def test_the_one_mig_instance_that_cuda_shows_is_the_first_device_also_beside_a_whole_gpu():
+    gpus = [probe.accelerator("cuda", index, "A100", None, uuid=f"GPU-{index}") for index in (0, 1)]
+    first, second = probe.with_instances(gpus, {"GPU-1": [("7g.40gb", "MIG-1")]})
+    assert (first["index"], first["uuid"], first.get("unusable")) == (0, "MIG-1", None)
+    assert (second["index"], second["uuid"]) == (1, "GPU-0")
+    assert second["unusable"]
 
 
 AMD_STATIC = [
@@ -94,6 +105,7 @@ def test_amd_gpus_from_amd_smi(wrap):
         "memory_bytes": 24560 * 2**20,
         "driver": "6.8.5",
         "uuid": "c4ff744c-0000-1000-80d3",
+        "capability": "gfx1100",
     }
     assert (second["name"], second["memory_bytes"], second["driver"], second["uuid"]) == (
         "gfx1036",
@@ -107,6 +119,32 @@ def test_amd_sizes_written_with_their_unit_are_understood():
     static = [{"gpu": 0, "asic": {"market_name": "MI210"}, "vram": {"size": "65520 MB"}, "driver": {}}]
     (gpu,) = probe.parse_amd_smi(json.dumps(static), "[]")
     assert (gpu["memory_bytes"], gpu["driver"]) == (65520 * 2**20, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "name"),
+    [
+        ("gfx1030", None, "gfx1030"),
+        ("gfx90a:sramecc+:xnack-", None, "gfx90a"),
+        ("gfx1031", "10.3.0", "gfx1030"),
+        ("gfx90c", "9.0.10", "gfx90a"),
+        ("gfx1031", "none", "gfx1031"),
+        ("N/A", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_architecture_of_an_amd_gpu_is_that_which_rocm_takes_it_for(text, override, name):
+    assert probe.amd_architecture(text, override) == name
+
+
+def test_an_amd_gpu_in_the_processor_is_left_out_beside_a_card_and_not_where_it_is_the_only_one():
+    card, inside, unknown = (probe.accelerator("rocm", 0, "x", size) for size in (16 * GIB, GIB // 2, None))
+    assert [gpu.get("unusable", "")[:14] for gpu in probe.without_processors([card, inside, unknown])] == [
+        "",
+        "it is part of ",
+        "",
+    ]
+    assert probe.without_processors([inside, unknown]) == [inside, unknown]
 
 
 @pytest.mark.parametrize("series", ["Card series", "Card Series"], ids=["ROCm 5", "ROCm 6"])
@@ -240,6 +278,7 @@ def test_addresses_from_ifconfig(text, expected):
         ("__version__ = '2.5.1+gitabc'\nhip: Optional[str] = '6.2.41133'\n", "rocm6.2"),
         ("__version__ = '2.13.0+xpu'\ncuda: Optional[str] = None\n", "xpu"),
         ("__version__ = '2.5.1'\ncuda = None\n", "cpu"),
+        ("__version__ = '2.8.0'\ncuda: Optional[str] = None\nxpu: Optional[str] = '20250101'\n", "xpu"),
         ("", None),
     ],
 )

@@ -69,7 +69,10 @@ def test_a_clock_that_was_read_between_two_moments_is_off_by_no_more_than_it_sur
     ("trials", "said"),
     [
         ([DeviceTrial("cpu", 0.1, ""), DeviceTrial("cuda:0", 0.1, "no kernel image is available")], "no kernel image"),
-        ([DeviceTrial("cpu", 0.1, "")], "does not find cuda:0"),
+        (
+            [DeviceTrial("cuda:0", 0.0, "torch 2.13.0+cpu does not find it")],
+            "cuda:0: torch 2.13.0+cpu does not find it",
+        ),
     ],
 )
 def test_a_device_that_can_not_be_used(make_facts, trials, said):

@@ -112,9 +112,23 @@ def test_of_two_vendors_in_one_machine_those_train_that_its_torch_is_built_for(
     assert "`python:`" in note
 
 
+@pytest.mark.parametrize("build", ["cpu", "cu126"])
+def test_a_machine_whose_torch_is_built_for_other_devices_trains_on_its_cpu_and_says_so(
+    make_facts: Any, build: str
+) -> None:
+    facts = make_facts(accelerators=[ROCM], torch_build=build)
+    assert training_devices(HOST, facts) == ("cpu",)
+    assert facts.device_name("cpu") == "CPU 8 cores"
+    title = "the CPU" if build == "cpu" else "CUDA"
+    assert facts.notes == (f"Radeon Pro W6800 not used: torch is built for {title}",)
+    (problem,) = judge(HOST.model_copy(update={"devices": ("cuda:0",)}), facts)
+    assert "no cuda:0 there (found: cpu)" in problem.cause
+    assert f"torch is built for {title}" in problem.hint
+
+
 def test_a_machine_with_one_vendors_gpus_has_nothing_to_note(make_facts: Any) -> None:
-    assert make_facts(accelerators=[ROCM], torch_build="cu126").devices == ("cuda:0",)
     assert make_facts(accelerators=[ROCM]).notes == ()
+    assert make_facts(accelerators=[ROCM], torch_build="rocm6.4").notes == ()
     assert make_facts().notes == ()
 
 
@@ -192,6 +206,33 @@ def test_machines_that_share_a_home_are_told_and_one_is_used(make_facts: Any) ->
     assert [name for name, problems in judged.items() if problems] == ["c"]
     assert judged["c"][0].cause.startswith("has its home folder in common with a (server:/export/home/me)")
     assert [name for name, problems in judge_fleet(inventory, facts, "c").items() if problems] == ["a"]
+
+
+def test_a_folder_of_one_server_is_known_by_whatever_name_and_on_the_server_itself(make_facts: Any) -> None:
+    def facts(shared: str | None, identity: str | None) -> Any:
+        disk = {"path": "/home/me", "free_bytes": 8 << 30, "shared": shared, "identity": identity}
+        return make_facts(disk=disk)
+
+    def odd(**fleet: Any) -> list[str]:
+        inventory, known = fleet_of(**fleet)
+        return [name for name, problems in judge_fleet(inventory, known).items() if problems]
+
+    server, by_name, by_address = facts(None, "7 1"), facts("nas:/home/me", "7 1"), facts("10.0.0.9:/home/me", "7 1")
+    assert odd(nas=server, a=by_name) == ["a"]
+    assert odd(a=by_name, b=by_address, c=facts("nas:/home/you", "8 1")) == ["b"]
+    assert odd(a=server, b=facts(None, "7 1")) == [], "two disks that were made from one image"
+    assert odd(a=facts("x:/a", None), b=facts("x:/b", None), c=facts(None, None)) == []
+
+
+def test_of_bare_machines_too_one_is_used_of_those_that_are_one_or_share_a_home(make_facts: Any) -> None:
+    """Else bootstrap would make both their environments at once, in one folder."""
+    disk = {"path": "/home/me", "free_bytes": 8 << 30, "shared": "server:/home/me"}
+    bare, shared = make_facts(machine="m1", packages={}), make_facts(packages={}, disk=disk)
+    inventory, facts = fleet_of(a=bare, b=bare, c=shared, d=shared, e=make_facts(machine="m1"))
+    judged = judge_fleet(inventory, facts)
+    instead = {name: problem.instead for name, problems in judged.items() for problem in problems}
+    assert instead == {"a": "e", "b": "e", "c": "", "d": "c"}, "one that is fit is taken first"
+    assert judged["e"] == ()
 
 
 def test_a_home_that_cannot_be_written_is_named_with_the_command_that_mends_it(make_facts: Any) -> None:

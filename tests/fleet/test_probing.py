@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
-from remote_agent.probe import look, shared_place, unwritable
+from remote_agent.probe import folder_identity, look, shared_place, unwritable
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -42,6 +43,45 @@ def program(home: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o700)
     return str(path)
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_a_python_that_is_there_and_does_not_run_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """As a shim of pyenv without a version, or what macOS has before its developer tools are installed."""
+    stub = "cat >/dev/null; echo 'pyenv: python3: command not found' >&2; exit 127"  # it reads what is not its own
+    for name in ("python3", "python3.13", "python3.12", "python3.11"):
+        Path(program(tmp_path, stub)).rename(tmp_path / name)
+    if others:
+        (tmp_path / "python3.11").unlink()
+        (tmp_path / "python3.11").symlink_to(sys.executable)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("env", "sed", "cat"):
+        (tools / tool).symlink_to(shutil.which(tool) or "")
+    shell = shutil.which("sh") or ""
+    (tools / "sh").symlink_to(shell)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{tools}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host = Host(name="nas", address="nas.local")
+    if others:
+        assert (await probe_host(CLUSTER, host, LocalTransport(host))).python.executable
+        return
+    with pytest.raises(PythonMissing, match="no Python there that runs") as caught:
+        await probe_host(CLUSTER, host, LocalTransport(host))
+    assert "hetero-tui bootstrap" in caught.value.hint
+
+
+async def test_the_computer_is_the_same_for_all_its_users_and_folders(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one = await probe(tmp_path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    other = await probe(tmp_path)
+    assert one.machine != other.machine
+    assert one.computer
+    assert one.computer == other.computer
 
 
 async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
@@ -125,6 +165,18 @@ def test_a_folder_of_a_server_has_the_same_name_on_all_machines(path: str, expec
         "/dev/sdb1 /home/local xfs rw 0 0\n//box/disk /mnt/two\\040words cifs rw 0 0\nbroken\n"
     )
     assert shared_place(path, mounts) == expected
+
+
+def test_a_folder_has_one_identity_by_whatever_path(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    a, b, link, none = (folder_identity(str(tmp_path / name)) for name in ("a", "b", "link", "none"))
+    assert a == link
+    assert None not in (a, b)
+    assert a != b
+    assert none is None
+    assert look(str(tmp_path / "a"), 8.0)["disk"]["identity"] == a
 
 
 def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(

@@ -315,7 +315,7 @@ KINDS: dict[str, Kind] = {
     "bare": Kind("no Python", "no Python there", "error", has_python=False),
     "moved": Kind(
         "no Python where the inventory says",
-        "no Python there .*/nonexistent/python",
+        "no Python there that runs .*/nonexistent/python",
         "error",
         entry={"python": "/nonexistent/python"},
     ),

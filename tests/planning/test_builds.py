@@ -81,3 +81,79 @@ def test_a_machine_whose_cpu_alone_trains_is_spared_the_gigabytes_of_cuda(make_f
 )
 def test_the_oldest_driver_and_card_of_a_build_get_it_and_what_is_older_does_not(make_facts, capability, driver, build):
     assert torch_build(make_facts(accelerators=[card("TITAN", capability, driver)])).name == build
+
+
+@pytest.mark.parametrize(
+    ("cards", "devices", "build", "trains", "mend"),
+    [
+        (("12.0", "6.1"), None, "cu130", ["cuda:0"], "`devices:`"),
+        (("12.0", "6.1"), ("cuda:0",), "cu130", ["cuda:0"], ""),
+        (("12.0", "6.1"), ("cuda:1",), "cu126", ["cuda:1"], ""),
+        (("12.0", "6.1"), ("cuda",), "cu130", ["cuda:0"], "`devices:`"),
+        (("3.5", "6.1"), None, "cu126", ["cuda:1"], "nothing is needed"),
+        (("3.5",), None, "cpu", ["cpu"], "nothing is needed"),
+    ],
+)
+def test_a_card_that_the_build_has_no_kernels_for_does_not_train_and_what_would_change_that_is_said(
+    make_facts, cards, devices, build, trains, mend
+):
+    facts = make_facts(
+        accelerators=[card(f"card {each}", each, "580.65", index=index) for index, each in enumerate(cards)]
+    )
+    found = torch_build(facts, devices)
+    assert found.name == build
+    there = facts.with_build(build)
+    assert [each for each in there.devices if devices is None or "cuda" in devices or each in devices] == trains
+    assert bool(found.concern) == bool(mend)
+    assert found.mend.startswith(mend) or mend in found.mend
+    assert len(there.unused) == len(cards) - sum(each != "cpu" for each in there.devices)
+    assert all("has no kernels for compute capability" in note or "for the CPU" in note for note in there.unused)
+
+
+def test_the_mend_of_an_old_driver_is_the_driver(make_facts):
+    for capability, driver in (("8.6", "470.1"), ("12.0", "570.1")):
+        facts = make_facts(accelerators=[card("TITAN", capability, driver)])
+        assert torch_build(facts).mend.startswith("update the driver")
+
+
+@pytest.mark.parametrize(("had", "before"), [("cu130", None), (None, "cu126"), (None, "cu130")])
+def test_a_tool_that_fails_once_does_not_take_a_build_for_a_gpu_away(make_facts, had, before):
+    facts = make_facts(torch_build=had, unread=["cuda"], problems=["nvidia-smi is there but failed: NVML"])
+    found = torch_build(facts, None, before)
+    assert found.name == (had or before)
+    assert "NVIDIA's tool failed" in found.why
+    assert torch_build(facts, ("cpu",), before).name == "cpu"
+
+
+def test_where_no_tool_failed_or_no_such_build_was_there_the_cards_that_are_there_decide(make_facts):
+    assert torch_build(make_facts(torch_build="cu130")).name == "cpu", "the card was taken out"
+    assert torch_build(make_facts(unread=["cuda"])).name == "cpu"
+    assert torch_build(make_facts(unread=["cuda"]), None, "rocm7.2").name == "cpu"
+    amd = make_facts(unread=["cuda"], torch_build="cpu", accelerators=[card(kind="rocm")])
+    assert torch_build(amd).name == KINDS["rocm"].installed
+
+
+def test_amd_gpus_that_the_build_has_no_kernels_for_are_left_out(make_facts):
+    def build(*architectures):
+        cards = [card(f"RX {each}", each, kind="rocm", index=index) for index, each in enumerate(architectures)]
+        facts = make_facts(accelerators=cards)
+        found = torch_build(facts)
+        return found, facts.with_build(found.name).devices
+
+    assert build("gfx1030", "gfx90a", None)[1] == ("cuda:0", "cuda:1", "cuda:2")
+    found, devices = build("gfx1100", "gfx1036")
+    assert (found.name, devices) == (KINDS["rocm"].installed, ("cuda:0",))
+    assert found.concern == f"RX gfx1036 can't be used: torch {found.name} has no kernels for gfx1036"
+    found, devices = build("gfx803")
+    assert (found.name, devices) == ("cpu", ("cpu",))
+    assert "no kernels for gfx803" in found.why
+
+
+def test_what_the_probe_says_can_not_be_used_counts_for_no_build(make_facts):
+    inside = card("Radeon Graphics", "gfx1036", kind="rocm", index=1) | {"unusable": "it is part of the processor"}
+    facts = make_facts(accelerators=[card("RX 7900", "gfx1100", kind="rocm"), inside], torch_build="rocm7.2")
+    assert torch_build(facts).concern == ""
+    assert facts.devices == ("cuda:0",)
+    assert facts.unused == ("Radeon Graphics not used: it is part of the processor",)
+    alone = make_facts(accelerators=[card("A100 MIG", "8.0", "580.1") | {"unusable": "hidden"}])
+    assert (torch_build(alone).name, alone.devices) == ("cpu", ("cpu",))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import pytest
 
-from hetero_tui.planning.mesh import Mesh, NoNetworkError, is_whole, plan_mesh
+from hetero_tui.inventory import Host
+from hetero_tui.planning.cluster import Candidate
+from hetero_tui.planning.mesh import Mesh, NoNetworkError, best_endpoints, endpoints_to_try, is_whole, plan_mesh
+from hetero_tui.planning.reach import Door, Measured
 from remote_agent.protocol import MeshReport
+from tests.conftest import MakeFacts
 
 NAMES = ("mercer", "crosby", "nas")
 ENDPOINTS = {"mercer": "10.0.0.1", "crosby": "10.0.0.2", "nas": "fd00::3"}
@@ -107,3 +112,44 @@ def test_a_host_that_can_not_be_in_it_is_refused_alone() -> None:
     assert list(twins.specs) == ["mercer", "crosby"]
     simulated = plan_mesh("lab", NAMES, EMPTY, {"mercer": "127.0.0.2", "crosby": "127.0.0.3", "nas": "10.0.0.2"}, KEYS)
     assert list(simulated.specs) == ["mercer", "nas"]
+
+
+def behind(facts: Any, name: str, reached: str | None, connection: Any = "ssh") -> Candidate:
+    address = None if connection == "local" else f"{name}.example"
+    return Candidate(Host(name=name, address=address, connection=connection), facts, reached)
+
+
+def test_a_nats_address_is_the_endpoint_where_no_host_reaches_another_one(make_facts: MakeFacts) -> None:
+    facts = make_facts()  # it has 10.0.0.2
+    hosts = {
+        "cloud": behind(facts, "cloud", "203.0.113.7"),
+        "home": behind(facts, "home", "10.0.0.2"),
+        "inside": behind(facts, "inside", None),
+        "laptop": behind(facts, "laptop", "127.0.0.1", "local"),
+    }
+    tried = endpoints_to_try({name: hosts[name] for name in ("cloud", "home")})
+    assert tried == {"cloud": ("10.0.0.2", "203.0.113.7"), "home": ("10.0.0.2",)}
+    assert best_endpoints(hosts, {}, None) == {
+        "cloud": "203.0.113.7",
+        "home": "10.0.0.2",
+        "inside": "10.0.0.2",
+        "laptop": "10.0.0.2",
+    }
+
+    def measured(*doors: tuple[str, str]) -> dict[str, str]:
+        """With the connections from home to the cloud's addresses that were made."""
+        tries = [Door("cloud", address, 6389) for address in tried["cloud"]]
+        outcomes = {("home", door): "" if (door.host, door.address) in doors else "no answer" for door in tries}
+        return best_endpoints({"cloud": hosts["cloud"]}, tried, Measured(outcomes, {}))
+
+    assert measured(("cloud", "10.0.0.2")) == {"cloud": "10.0.0.2"}, "both are in one network"
+    assert measured(("cloud", "203.0.113.7")) == {"cloud": "203.0.113.7"}
+    assert measured() == {"cloud": "203.0.113.7"}, "it may let WireGuard's port through alone"
+
+
+def test_two_machines_with_one_private_address_are_two_and_two_accounts_of_a_machine_are_one() -> None:
+    ends = ENDPOINTS | {"nas": "10.0.0.2"}
+    apart = plan_mesh("lab", NAMES, EMPTY, ends, KEYS, computers={"crosby": "one", "nas": "two", "mercer": ""})
+    assert apart.refused == {}
+    accounts = plan_mesh("lab", NAMES, EMPTY, ENDPOINTS, KEYS, computers={"crosby": "one", "nas": "one"})
+    assert list(accounts.refused) == ["nas"]

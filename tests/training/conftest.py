@@ -125,6 +125,7 @@ def launch(cluster: Cluster, coordinators: Coordinators, tmp_path: Path) -> Iter
         source: str, hosts: str = "abc", device: str = "cpu", server: str = "a", address: str = "", **config: Any
     ) -> Run:
         limits: dict[str, int] = config.pop("limits", {})
+        devices: dict[str, str] = config.pop("devices", {})
         earlier: Run | None = config.pop("resume", None)
         folder = earlier.folder if earlier is not None else tmp_path / f"run{len(runs)}"
         folder.mkdir(exist_ok=True)
@@ -140,7 +141,8 @@ def launch(cluster: Cluster, coordinators: Coordinators, tmp_path: Path) -> Iter
             ray_address=address or cluster.address,
             node_address="127.0.0.2",
             devices=tuple(
-                DeviceSpec(host=host, device=device, name="test", max_batch=limits.get(host)) for host in hosts
+                DeviceSpec(host=host, device=devices.get(host, device), name="test", max_batch=limits.get(host))
+                for host in hosts
             ),
             server_host=server,
             config=config if "strategy=" in source else {"strategy": "sync", **config},

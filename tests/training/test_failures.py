@@ -79,6 +79,16 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(launch: Any) ->
     assert "cpu" in event["cause"]
 
 
+def test_a_device_that_is_not_there_is_left_out_with_its_reason_where_others_are(launch: Any) -> None:
+    run = launch(job(), "ab", devices={"b": "cuda:3"}, batch_size=12, num_iterations=2)
+    code, errors = run.finish()
+    assert (code, run.events()[-1]["kind"]) == (0, "run_finished"), errors
+    assert {worker["worker"] for step in run.of_kind("step") for worker in step["workers"]} == {"a/cpu"}
+    plans = run.of_kind("plan")
+    (why,) = [reason for reason in plans[0]["reasons"] if "cuda:3" in reason]
+    assert why.startswith("b (cuda:3): left out: there is no device 'cuda:3' here; torch ")
+
+
 def test_a_dataset_smaller_than_one_batch_is_named(launch: Any) -> None:
     assert "60 samples" in failure(launch(job(), "a", batch_size=61))["cause"]
 

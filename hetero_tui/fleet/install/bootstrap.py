@@ -21,7 +21,7 @@ from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, PythonMi
 from hetero_tui.events import Emit, HostState, Level
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
-from hetero_tui.fleet.findings import of_room
+from hetero_tui.fleet.findings import idle_devices, of_room
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
 from hetero_tui.fleet.install.pace import Pace
@@ -30,7 +30,7 @@ from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
 from hetero_tui.fleet.install.verification import Verification, verify
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet
+from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet, training_devices
 from hetero_tui.fleet.probing import Probed, probe_host, state_after
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BootstrapReport, Installed
@@ -111,7 +111,8 @@ class _Bootstrap:
 
     async def run(self, probed: Sequence[Probed]) -> BootstrapReport:
         judged = judge_fleet(self._inventory, {entry.host: entry.facts for entry in probed if entry.facts is not None})
-        needs = [need for need in await asyncio.gather(*(self._look(entry, judged) for entry in probed)) if need]
+        looked = [need for need in await asyncio.gather(*(self._look(entry, judged) for entry in probed)) if need]
+        needs = self._without_twins(looked)
         fixed = [
             self._installed[name].python for name in sorted(self._installed, key=lambda name: name not in self._in_use)
         ]
@@ -129,6 +130,19 @@ class _Bootstrap:
         installed = tuple(self._installed[name] for name in names if name in self._installed)
         return BootstrapReport(installed, {name: self._failed[name] for name in names if name in self._failed})
 
+    def _without_twins(self, looked: Sequence[_Needs]) -> list[_Needs]:
+        """Those that are machines of their own; of hosts without a Python, preflight could not tell."""
+        used: dict[str, str] = {}
+        needs: list[_Needs] = []
+        for need in looked:
+            name, place = need.host.name, need.found.place
+            if place and used.setdefault(place, name) != name:
+                cause = f"is the same machine as {used[place]}, which gets the environment"
+                self._fail(RequirementMissing(name, cause, step=STEP, hint=f"`hetero-tui remove {name}`, or the other"))
+            else:
+                needs.append(need)
+        return needs
+
     async def _look(self, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> _Needs | None:
         """What a host needs; None: nothing, or an environment is not possible, which is then reported."""
         name, host = entry.host, self._inventory.host(entry.host)
@@ -136,6 +150,10 @@ class _Bootstrap:
             self._failed[name] = entry.error
             return None
         assert host is not None
+        twin = next((problem for problem in judged.get(name, ()) if problem.instead), None)
+        if twin is not None:
+            self._fail(RequirementMissing(name, twin.cause, step=STEP, hint=twin.hint))
+            return None
         if host.python is not None:
             self._keep(host, entry, judged)
             return None
@@ -144,7 +162,8 @@ class _Bootstrap:
         if found is None:
             return None
         facts = entry.facts
-        if facts is not None and not judged.get(name) and facts.environment_python is None:
+        own = facts is not None and facts.environment_python is None and name not in self._anew
+        if own and facts is not None and not judged.get(name) and not idle_devices(host, facts):
             detail = f"{facts.python.executable} has what is needed"
             self._installed[name] = Installed(name, _minor(facts), detail, facts.torch_build or "")
             return None
@@ -182,8 +201,10 @@ class _Bootstrap:
         name, began, cluster = need.host.name, time.monotonic(), self._inventory.cluster
         kept = need.found.ready.extras if need.found.ready is not None else ()
         extras = tuple(dict.fromkeys((*kept, *self._extras)))
+        before = need.found.ready.build if need.found.ready is not None else None
         if need.ready is not None and need.facts is not None:
-            wanted = Environment(python, torch_build(need.facts, need.host.devices), extras)
+            wanted = Environment(python, torch_build(need.facts, need.host.devices, before), extras)
+            self._warn_of_unread(name, need.facts)
             if wanted.digest == need.ready.digest:
                 detail = f"Python {need.facts.python.version}, torch {wanted.build.name}: nothing to do"
                 self._installed[name] = Installed(name, python, detail, wanted.build.name)
@@ -197,34 +218,45 @@ class _Bootstrap:
         await self._send_uv(need)
         await self._tell(name, on_host.make(need.transport, cluster, python, self._sources))
         facts = await probe_host(cluster, need.host, need.transport)
-        build = torch_build(facts, need.host.devices)
+        if facts.unread and need.facts is not None and not need.facts.unread:
+            facts = need.facts.model_copy(
+                update={"torch_build": facts.torch_build, "disk": facts.disk}
+            )  # it failed now
+        build = torch_build(facts, need.host.devices, before)
         wanted = Environment(python, build, extras)
         self._say(name, f"torch {wanted.build.name}: {wanted.build.why}")
         if wanted.build.concern:
-            self._say(name, wanted.build.concern, Level.WARNING)
+            self._say(name, f"{wanted.build.concern} -> {wanted.build.mend}", Level.WARNING)
+        if need.ready is None:
+            self._warn_of_unread(name, facts)
         for finding in of_room(name, facts, build.name):
             self._say(name, f"{finding.what}; {finding.why}", Level.WARNING)
         await on_host.prepare(need.transport, cluster, wanted)
         wheels = await self._send_wheels(need, wanted) if self._sources.from_laptop else ""
         await self._tell(name, on_host.install(need.transport, cluster, wanted, self._sources, wheels))
         self._say(name, "installed; trying it out")
-        shown = await verify(need.transport, [f"{agent.folder(cluster)}/env/bin/python"])
-        self._refuse_broken(name, shown, facts, wanted)
+        devices = training_devices(need.host, facts.with_build(wanted.build.name))
+        shown = await verify(need.transport, [f"{agent.folder(cluster)}/env/bin/python"], devices)
+        self._refuse_broken(name, shown, wanted)
         await on_host.mark_ready(need.transport, cluster, wanted)
         seconds = time.monotonic() - began
-        devices = ", ".join(trial.device for trial in shown.devices)
-        detail = f"Python {shown.python}, torch {shown.versions.get('torch', '?')}, works on {devices}"
+        works = ", ".join(trial.device for trial in shown.devices)
+        detail = f"Python {shown.python}, torch {shown.versions.get('torch', '?')}, works on {works}"
         self._installed[name] = Installed(name, python, detail, wanted.build.name, changed=True, seconds=seconds)
         self._emit(events.HostChanged(time=time.time(), host=name, state=HostState.READY, detail=detail))
         self._say(name, f"{detail}; took {seconds:.0f} s", Level.GOOD)
 
-    def _refuse_broken(self, name: str, shown: Verification, facts: HostFacts, wanted: Environment) -> None:
-        """Raise an error for what does not work, except devices that the build can't use (reported before)."""
-        devices = () if wanted.build.name == "cpu" else facts.devices
-        problems = shown.problems(() if wanted.build.concern else devices)
-        if problems:
+    def _warn_of_unread(self, name: str, facts: HostFacts) -> None:
+        for problem in facts.problems if facts.unread else ():
+            self._say(name, f"{problem}; so its build of torch may not be for what is there", Level.WARNING)
+
+    def _refuse_broken(self, name: str, shown: Verification, wanted: Environment) -> None:
+        """Raise an error for what does not work, of the devices that train."""
+        if shown.problems:
             hint = "is the accelerator's driver loaded (`nvidia-smi`, `rocm-smi`)? `devices: [cpu]` does without it"
-            raise CommandFailed(name, "; ".join(problems), step="verify", hint=hint)
+            if wanted.build.concern:
+                hint = f"{wanted.build.concern} -> {wanted.build.mend}"
+            raise CommandFailed(name, "; ".join(shown.problems), step="verify", hint=hint)
 
     async def _send_uv(self, need: _Needs) -> None:
         if need.host.name in self._with_uv:

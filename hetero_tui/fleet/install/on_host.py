@@ -24,7 +24,11 @@ from remote_agent.protocol import CLUSTER_MARK
 STEP = "bootstrap"
 LOOK = "look"
 
+# `place` is the same for all hosts of an inventory that are one machine, user and home, as `machine` of the probe's
+# facts, which a host without a Python does not have.
 _LOOK = """echo "ht:platform $(uname -sm)"
+boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.bootsessionuuid 2>/dev/null)
+[ -z "$boot" ] || echo "ht:place $boot $(readlink /proc/self/ns/pid 2>/dev/null) $(id -u) $(ls -di . 2>/dev/null)"
 cd "$1" 2>/dev/null || exit 0
 echo "ht:uv $(cat install/uv.digest 2>/dev/null)"
 echo "ht:ready $(cat env/ready 2>/dev/null)"
@@ -86,7 +90,7 @@ if [ -x env/bin/python ]; then
   is=$(env/bin/python -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 fi
 if [ "${is:-}" != "$wanted" ]; then
-  rm -rf env
+  rm -rf "${here:?}/env"
   install/uv venv --no-project --no-config --python-preference system --python "$wanted" "$@" env 2>&1 || stop 1
 fi
 stop 0
@@ -95,7 +99,7 @@ stop 0
 
 _INSTALL = (
     _WATCHED
-    + """rm -f env/ready
+    + """rm -f "${here:?}/env/ready"
 install/uv pip install --python env/bin/python --only-binary :all: --requirements install/requirements.txt \\
   --constraints install/constraints.txt "$@" 2>&1 || stop 1
 stop 0
@@ -118,17 +122,21 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The state of a host: its ``uname -sm``, the digest of our uv, and the complete environment, if there is one."""
+    """The state of a host: its ``uname -sm``, the digest of our uv, and the complete environment, if there is one.
+
+    ``place`` is the same for hosts that are one machine, user and home; empty: unknown.
+    """
 
     platform: str
     uv_digest: str
     ready: Ready | None
+    place: str = ""
 
 
 async def look(transport: Transport, cluster: str) -> Found:
     """Get the state of one host."""
     done = await transport.run(["sh", "-c", _LOOK, LOOK, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
-    return Found(_said(done, "platform"), _said(done, "uv"), _ready(_said(done, "ready")))
+    return Found(_said(done, "platform"), _said(done, "uv"), _ready(_said(done, "ready")), _said(done, "place"))
 
 
 async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests whether a host's Python can train: imports, versions, and a matrix product on each device."""
+"""Tests whether a host's Python can train: imports, versions, and a matrix product on each device that trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hetero_tui import answers, deadlines
 from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet import agent
-from hetero_tui.text import HostText, last_lines
+from hetero_tui.text import HostText, last_lines, one_line
 from hetero_tui.transport import Transport
 from remote_agent.protocol import ProtocolError
 
@@ -33,30 +33,35 @@ class Verification:
     errors: tuple[str, ...] = ()
     devices: tuple[DeviceTrial, ...] = ()
 
-    def problems(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """A sentence for each problem; ``wanted`` are the devices that should work."""
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each problem."""
         failed = [f"{trial.device}: {trial.error}" for trial in self.devices if trial.error]
-        tried = {trial.device for trial in self.devices}
-        absent = [device for device in wanted if device not in tried] if self.devices else []
-        build = self.versions.get("torch", "")
-        missing = [f"torch {build} does not find {', '.join(absent)}"] if absent else []
-        return (*(f"can't import {error}" for error in self.errors), *failed, *missing)
+        return (*(f"can't import {error}" for error in self.errors), *failed)
 
 
-async def verify(transport: Transport, pythons: Sequence[str], *, leaves_no_trace: bool = False) -> Verification:
-    """Run the test with the first existing one of ``pythons``.
+async def verify(
+    transport: Transport, pythons: Sequence[str], devices: Sequence[str], *, leaves_no_trace: bool = False
+) -> Verification:
+    """Run the test with the first existing one of ``pythons``, on the CPU and on ``devices``.
 
-    Python writes compiled files, so that the next start is fast; with ``leaves_no_trace`` it writes nothing.
+    Others are left alone: torch may crash at the first operation on one that it has no kernels for. Python writes
+    compiled files, so that the next start is fast; with ``leaves_no_trace`` it writes nothing.
 
     Raises:
         HostError: the test did not end, or its answer is invalid.
     """
-    command = agent.with_python(agent.inline("host/verify.py", *(["no-trace"] if leaves_no_trace else [])), pythons)
+    trace = "no-trace" if leaves_no_trace else "traces"
+    command = agent.with_python(agent.inline("host/verify.py", trace, *devices), pythons)
     done = await transport.run(command, step=STEP, deadline=deadlines.VERIFY)
     line = done.stdout.last('{"verified"')
     if line is None:
         said = last_lines(done.stderr, 1) or f"it printed nothing and ended with status {done.exit_status}"
         hint = "run `hetero-tui bootstrap` again"
+        if tried := one_line((done.stdout.last("trying ") or "").removeprefix("trying "), 20):
+            ended = f"by signal {-done.exit_status}" if done.exit_status < 0 else f"with status {done.exit_status}"
+            said = f"its Python ended {ended} at the first operation on {tried}: {said}"
+            hint = f"leave {tried} out with `devices:` of this host, or mend its driver; then bootstrap again"
         raise CommandFailed(transport.host, said, step=STEP, hint=hint, output=last_lines(done.stderr))
     try:
         return answers.value(Verification, HostText(line))

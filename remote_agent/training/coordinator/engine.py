@@ -26,12 +26,12 @@ from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.errors import (
+    DeviceUnfit,
     JobError,
     LostAtStart,
     PlannedAnew,
     ServerGone,
     StateChanged,
-    TooLarge,
     TrainingError,
     UsageChanged,
     WeightsGone,
@@ -111,10 +111,10 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, PlannedAnew, TooLarge, *rpc.Lost) as error:
+        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, PlannedAnew, DeviceUnfit, *rpc.Lost) as error:
             request = starts.after(error, request, progress)
             # The first model is made before the event that the run has started.
-            again = again or not isinstance(error, TooLarge) or journal.begun
+            again = again or not isinstance(error, DeviceUnfit) or journal.begun
 
 
 class _Starts:
@@ -156,10 +156,10 @@ class _Starts:
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
             self._tell_of_going_back(onward, error)
-        elif isinstance(error, TooLarge):
+        elif isinstance(error, DeviceUnfit):
             if progress.step:
                 raise error
-            onward = restart.without_small(request, error) or restart.cut(request, error)
+            onward = restart.without_unfit(request, error) or restart.cut(request, error)
             if self._journal.begun:
                 self._tell_of_going_back(onward, error)
         elif isinstance(error, PlannedAnew):

@@ -27,7 +27,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.deadlines import SERVER_S
-from remote_agent.training.errors import JobError, TooLarge, TrainingError
+from remote_agent.training.errors import DeviceUnfit, JobError, TrainingError
 from remote_agent.training.shared import rpc, without_compiler
 from remote_agent.training.user_code import inert
 
@@ -77,8 +77,8 @@ def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
     while True:
         try:
             found = _tried(request, journal, crashes)
-        except TooLarge as error:
-            fewer = restart.without_small(request, error)
+        except DeviceUnfit as error:
+            fewer = restart.without_unfit(request, error)
             request = fewer or restart.cut(request, error)
             where = f"{error.host}: " if error.host else ""  # of several hosts the cause names each
             _tell(request.notes[-1] if fewer is None else f"left out: {where}{error.cause}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote_agent.goals import Watched
-from remote_agent.training.errors import JobError, LossNotFinite, StateChanged, TooLarge, TrainingError, UsageChanged
+from remote_agent.training.errors import DeviceUnfit, JobError, LossNotFinite, StateChanged, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
@@ -41,8 +41,7 @@ class Failed:
     @classmethod
     def of(cls, error: TrainingError) -> Failed:
         """The failure that ``error`` describes."""
-        kept = (LossNotFinite, UsageChanged, StateChanged, TooLarge)
-        kind = next((kind for kind in kept if isinstance(error, kind)), JobError)
+        kind = type(error) if isinstance(error, LossNotFinite | UsageChanged | StateChanged | DeviceUnfit) else JobError
         return cls(cause=error.cause, hint=error.hint, detail=error.detail, kind=kind)
 
     def error(self, host: str) -> TrainingError:

@@ -17,12 +17,17 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import CommandFailed, PythonMissing
 from hetero_tui.fleet import findings
+from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
 from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.fleet.install.verification import verify
+from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
 from remote_agent.host import process_table
+from tests.conftest import MakeFacts
 from tests.wheels import thin_wheels
 
 SEEN_WITHIN = 120.0
@@ -115,6 +120,61 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     assert not (packages / "safetensors.py").exists()
 
 
+@pytest.mark.parametrize(
+    ("build", "devices", "anew", "stays"),
+    [
+        ("cu126", None, False, True),
+        ("cpu", ("cpu",), False, True),
+        ("cpu", None, False, False),
+        ("cu130", None, False, False),
+        ("cu126", None, True, False),
+    ],
+)
+async def test_a_python_of_the_machines_own_stays_where_its_torch_is_built_for_the_devices_that_train(
+    fleet: Fleet, make_facts: MakeFacts, build: str, devices: tuple[str, ...] | None, anew: bool, stays: bool
+) -> None:
+    card = {"kind": "cuda", "index": 0, "name": "TITAN", "driver": "580.65", "capability": "6.1"}
+    facts = make_facts(accelerators=[card], torch_build=build)
+    inventory = load(fleet.inventory)
+    (host,) = inventory.hosts
+    inventory = inventory.model_copy(update={"hosts": (host.model_copy(update={"devices": devices}),)})
+    async with Session(inventory, fleet.inventory, ledger_folder=fleet.laptop) as session:
+        work = _Bootstrap(
+            *(inventory, session._fleet.transports, Sources(), (), session._fleet.environments, lambda event: None),
+            *(frozenset(), frozenset([host.name] if anew else [])),
+        )
+        needs = await work._look(Probed(host.name, facts), {})
+    assert (needs is None) == stays
+    assert (host.name in work._installed) == stays
+
+
+async def test_a_machine_without_a_python_that_is_named_twice_gets_one_environment(fleet: Fleet) -> None:
+    inventory = load(fleet.inventory)
+    (host,) = inventory.hosts
+    inventory = inventory.model_copy(update={"hosts": (host, host.model_copy(update={"name": "twin"}))})
+    async with Session(inventory, fleet.inventory, ledger_folder=fleet.laptop) as session:
+        work = _Bootstrap(
+            *(inventory, session._fleet.transports, Sources(), (), session._fleet.environments, lambda event: None),
+            *(frozenset(), frozenset()),
+        )
+        bare = [Probed(each.name, error=PythonMissing(each.name, "none", step="probe")) for each in inventory.hosts]
+        needs = [await work._look(entry, {}) for entry in bare]
+        left = work._without_twins([need for need in needs if need is not None])
+    assert [need.host.name for need in left] == [host.name]
+    assert work._failed["twin"].cause == f"is the same machine as {host.name}, which gets the environment"
+
+
+async def test_a_device_that_ends_the_test_of_an_environment_is_named(machines: EmbeddedMachines) -> None:
+    python = machines.machine("half").home / "python"
+    python.write_text("#!/bin/sh\necho trying cpu; echo trying cuda:1; echo 'a fault' >&2; kill -SEGV $$\n")
+    python.chmod(0o755)
+    path = machines.folder / "inventory.yaml"
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        with pytest.raises(CommandFailed, match=r"at the first operation on cuda:1") as caught:
+            await verify(session._fleet.transports["half"], [str(python)], ["cuda:0", "cuda:1"])
+    assert "leave cuda:1 out with `devices:`" in caught.value.hint
+
+
 async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "_ROOM", {"cpu": 10**6})
     for wheel in fleet.wheels.glob("torch-*"):
@@ -126,6 +186,26 @@ async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, mo
     assert any("an environment with torch cpu takes about 1000000 GB while it is made" in text for text in said), said
     assert any(" is unfit: " in text for text in said), said
     assert not any("hetero-tui bootstrap" in text for text in said), "it is what runs"
+
+
+async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(short_folder: Path) -> None:
+    tools = short_folder / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(
+        "#!/bin/sh\n"
+        "test ! -e ~/.hetero-tui/*/env/bin/python || { echo 'Failed to initialize NVML'; exit 18; }\n"
+        "case $1 in -L) echo 'GPU 0: TITAN (UUID: GPU-1)';; *) echo '0, TITAN, 12000, 580.65, GPU-1, 6.1';; esac\n"
+    )
+    (tools / "nvidia-smi").chmod(0o755)
+    path = f"{tools}:{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
+    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=path) as machines:
+        fleet = Fleet(short_folder, machines)
+        for wheel in fleet.wheels.glob("torch-*"):
+            wheel.unlink()  # nothing can be installed, so that it ends soon
+        async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
+            await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels))
+            said = [line.text for line in session.state.log]
+    assert "fast: torch cu126: CUDA 13 has no kernels for TITAN (compute capability 6.1)" in said, said
 
 
 async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:

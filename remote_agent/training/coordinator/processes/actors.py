@@ -22,7 +22,7 @@ from remote_agent.training.coordinator.plan.measure import Candidate
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
-from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
+from remote_agent.training.errors import DeviceUnfit, JobError, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import rpc
@@ -286,7 +286,7 @@ def started(
 
     Raises:
         PlacementError: a host has no node, there are fewer hosts than shards, or an actor did not start in time.
-        TooLarge: the model does not fit on some devices.
+        DeviceUnfit: some devices are not there, or the model does not fit on them.
         JobError: the job's code failed there, or its data can't be sent.
     """
     nodes = placement.living_nodes()
@@ -299,15 +299,16 @@ def started(
         opening = [(seat, *workers.start(seat)) for seat in seats]
         deadline = time.monotonic() + PLACEMENT_S + OPEN_S
         optimizer = servers.opened()
-        candidates, too_large = list[Candidate](), list[TooLarge]()
+        candidates, unfit = list[Candidate](), list[DeviceUnfit]()
         for seat, worker, ref in opening:
             try:
                 candidates.append(Candidate(seat, worker, workers.opened(seat, ref, deadline)))
-            except TooLarge as error:
+            except DeviceUnfit as error:
                 error.specs = (seat.spec,)
-                too_large.append(error)
-        if too_large:
-            raise TooLarge.together(too_large)
+                unfit.append(error)
+        if unfit:
+            kind = type(unfit[0])  # those of another kind show at the next start
+            raise kind.together([error for error in unfit if type(error) is kind])
         yield servers, optimizer, candidates, workers
     finally:
         servers.kill()

@@ -15,7 +15,7 @@ State that begins to change. What is not trained (buffers, a frozen teacher) tra
 saw it change. If it changes later, the run returns as well, and then all such state travels.
 
 Memory. A device without room for the model is left out. If no device has room, and the user left the strategy open, the
-model is cut by layers over all of them.
+model is cut by layers over all of them. A device that is not there when its worker starts is left out as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remote_agent.strategies import AUTO, SPECS, spec_of
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.coordinator.plan.run_plan import without_servers
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.errors import CUT_HINT, ConfigError, StateChanged, TooLarge
+from remote_agent.training.errors import CUT_HINT, ConfigError, DeviceUnfit, StateChanged, TooLarge
 
 CUTS = next(spec.name for spec in SPECS.values() if spec.split)
 """The strategy for models that fit on no device."""
@@ -90,22 +90,26 @@ def moving(request: Request, error: StateChanged) -> Request:
     return from_newest(dataclasses.replace(request, moving=True))
 
 
-def without_small(request: Request, error: TooLarge) -> Request | None:
-    """The request with the devices that have room for the model; None: none has. Pure."""
-    small = (*request.small, *((spec, error.cause) for spec in error.specs))
+def without_unfit(request: Request, error: DeviceUnfit) -> Request | None:
+    """The request with the devices that are there and have room for the model; None: none is left. Pure."""
     devices = tuple(spec for spec in request.devices if spec not in error.specs)
     if not error.specs or not devices:
         return None
-    return dataclasses.replace(request, devices=devices, small=small)
+    if isinstance(error, TooLarge):
+        small = (*request.small, *((spec, error.cause) for spec in error.specs))
+        return dataclasses.replace(request, devices=devices, small=small)
+    names = ", ".join(f"{spec.host} ({spec.device})" for spec in error.specs)
+    note = f"{names}: left out: {error.cause}; {error.hint}"
+    return dataclasses.replace(request, devices=devices, notes=(*request.notes, note))
 
 
-def cut(request: Request, error: TooLarge) -> Request:
+def cut(request: Request, error: DeviceUnfit) -> Request:
     """The request with the model cut by layers over all devices, including those without room for all of it. Pure.
 
     Raises:
-        TooLarge: the model can't be cut.
+        DeviceUnfit: the model can't be cut, or its size is not the reason.
     """
-    if request.config.strategy != AUTO:
+    if request.config.strategy != AUTO or not isinstance(error, TooLarge):
         raise error
     devices = (*request.devices, *(spec for spec, _ in request.small))
     if len(devices) < 2:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import DeviceMissing
 from remote_agent.training.worker.device import backend
 
 ANY_GPU = "gpu"
@@ -24,14 +24,14 @@ def find(name: str) -> torch.device:
     """The torch device of that name, as the table of kinds has them, or ``gpu``.
 
     Raises:
-        PlacementError: this machine has no such device.
+        DeviceMissing: this machine has no such device.
     """
     there = [each for kind in backend.kinds().values() for each in kind.names()]
     if name == ANY_GPU and len(there) > 1:
         name = there[0]
     name = next((each for each in there if each in (name, f"{name}:0")), name)
     if name not in there:
-        raise PlacementError(
+        raise DeviceMissing(
             f"there is no device {name!r} here; torch {torch.__version__} sees: {', '.join(there)}",
             hint="name one of these for the host, or install a torch build and driver for the device",
         )

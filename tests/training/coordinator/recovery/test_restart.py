@@ -15,10 +15,10 @@ from remote_agent.training.coordinator.recovery.restart import (
     moving,
     unstreamed,
     without_lost,
-    without_small,
+    without_unfit,
 )
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.errors import StateChanged, TooLarge
+from remote_agent.training.errors import DeviceMissing, StateChanged, TooLarge
 from remote_agent.training.job import Job
 
 
@@ -104,19 +104,34 @@ def too_large(made: Request, hosts: str) -> TooLarge:
 
 
 def test_a_device_without_room_is_left_out_and_kept_in_mind() -> None:
-    onward = without_small(request("abc"), too_large(request("abc"), "b"))
+    onward = without_unfit(request("abc"), too_large(request("abc"), "b"))
     assert hosts(onward) == "ac"
     assert onward is not None
     assert [(spec.host, why) for spec, why in onward.small] == [("b", "the model does not fit")]
-    assert without_small(onward, too_large(onward, "ac")) is None
-    assert without_small(request("abc"), too_large(request("abc"), "")) is None, (
+    assert without_unfit(onward, too_large(onward, "ac")) is None
+    assert without_unfit(request("abc"), too_large(request("abc"), "")) is None, (
         "it is the coordinator that has no room"
     )
 
 
+def test_a_device_that_is_not_there_is_left_out_with_its_reason_and_for_good() -> None:
+    error = DeviceMissing("there is no device 'cuda:0' here", hint="install a driver", host="b")
+    assert without_unfit(request("abc"), error) is None
+    error.specs = request("abc").devices[1:2]
+    onward = without_unfit(request("abc"), error)
+    assert hosts(onward) == "ac"
+    assert onward is not None
+    assert onward.notes == ("b (cpu): left out: there is no device 'cuda:0' here; install a driver",)
+    assert (onward.small, onward.away) == ((), ())
+    error.specs = request("abc").devices
+    assert without_unfit(request("abc"), error) is None
+    with pytest.raises(DeviceMissing, match="cuda:0"):
+        cut(dataclasses.replace(request("abc"), config=TrainingConfig(strategy="auto")), error)
+
+
 def test_a_model_without_a_device_that_has_room_is_cut_over_all_of_them_where_the_way_was_left_open() -> None:
     opened = dataclasses.replace(request("abc"), config=TrainingConfig(strategy="auto"))
-    left = without_small(opened, too_large(opened, "b"))
+    left = without_unfit(opened, too_large(opened, "b"))
     assert left is not None
     onward = cut(left, too_large(left, "ac"))
     assert sorted(hosts(onward)) == ["a", "b", "c"]
