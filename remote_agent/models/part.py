@@ -186,6 +186,11 @@ def _there(tensor: Tensor, device: torch.device | str) -> Tensor:
     return there.clone() if there.device.type == "cpu" and there.untyped_storage().filename is not None else there
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Whether each of its numbers has a place of its own: not so of those that a part does not use."""
+    return tensor.layout != torch.strided or tensor.untyped_storage().nbytes() >= tensor.nbytes
+
+
 def _without_memory(tensor: Tensor, device: torch.device | str, value: float) -> Tensor:
     number = value if tensor.is_floating_point() else 0
     return torch.full((), number, dtype=tensor.dtype, device=device).expand(tensor.shape)

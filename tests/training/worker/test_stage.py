@@ -17,9 +17,12 @@ from torch.nn import functional
 from remote_agent.models.errors import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model
+from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.stage import OwnWeights
 from remote_agent.training.worker.staged import StageEngine
 from remote_agent.training.worker.staging import cut_between
@@ -168,6 +171,26 @@ class Sequence(Job):
         return model
 
     layers: Any = None
+
+
+@pytest.mark.parametrize(("job", "how"), [(Sequence(), {}), (Big(), {"quantize": "nf4", "lora_rank": 2})])
+def test_stages_with_buffers_are_evaluated_without_the_memory_of_others(job: Any, how: dict[str, Any]) -> None:
+    config = _config(micro_batch=5, **how)
+    with LocalPipeline(job, config, (0, 2, 4, 6 + isinstance(job, Sequence))) as pipeline:
+        numbers = np.arange(9)
+
+        def evaluated(number: int) -> dict[int, Figures]:
+            stage, model = pipeline.stages[number], pipeline.workers[number].model
+
+            def metrics(model: nn.Module, batch: Tensor) -> Any:
+                return {"loss": found} if (found := stage.forward(lambda: job.loss(model, batch), 7)) is not None else {}
+
+            return BatchMeter(model, metrics, torch.device("cpu"), seed=0)(pipeline.data, [(0, numbers), (1, numbers)])
+
+        *_, last = pipeline.each(evaluated)
+        plain_loss = float(job.loss(create_model(job, config.seed, config), datasets.fetch(pipeline.data, numbers)))
+        for figures in last.values():
+            assert whole([figures])["loss"] == pytest.approx(plain_loss, rel=1e-5)
 
 
 def test_what_was_measured_leaves_the_model_as_it_was() -> None:
