@@ -88,7 +88,7 @@ class Halving:
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def goes_on(self, trial: int, rung: int, figure: float | None) -> bool:
-        """Whether a trial that came to a rung (0 is the first) with ``figure`` goes on; without one it does not.
+        """Whether a trial that came to a rung (-1 is the last before the end) with ``figure`` goes on; without one it does not.
 
         A trial that is made again counts once.
         """
@@ -106,13 +106,14 @@ def recent(losses: Sequence[float | None]) -> float | None:
 
 
 def ranked(figures: Iterable[tuple[int, int, float | None]], sign: int) -> list[int]:
-    """Trials from best to worst, by (trial, steps, figure): those that went further first, then by their figures.
+    """Trials from best to worst, by (trial, rung, figure): those that came to a later rung first, then by their figures.
 
-    A figure after few steps says nothing beside one after many, and one of too few steps was stopped for its figure.
+    ``rung`` is 0 for a trial that came to its end, -1 for the last rung before it. A figure early in a trial says
+    nothing beside one late in another. Steps don't tell: with other batches the same samples make more or fewer.
     """
 
     def rank(entry: tuple[int, int, float | None]) -> tuple[bool, int, float, int]:
-        trial, steps, figure = entry
-        return (figure is None, -steps, math.inf if figure is None else sign * figure, trial)
+        trial, rung, figure = entry
+        return (figure is None, -rung, math.inf if figure is None else sign * figure, trial)
 
     return [trial for trial, _, _ in sorted(figures, key=rank)]

@@ -35,7 +35,7 @@ from remote_agent import deadlines, protocol
 from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, SweepResult, Trial
 from remote_agent.raw_ray import append_event
-from remote_agent.search import Halving, ranked, rungs
+from remote_agent.search import RUNGS, Halving, ranked, rungs
 from remote_agent.trial_events import TrialEvents
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Running:
     device: DeviceSpec
     process: BaseProcess
     events: TrialEvents
-    rung: int = 0
+    rung: int = -RUNGS - 1  # the last that it came to
     at: tuple[int, float | None] = (0, None)  # step and figure at the last rung
     stopped: bool = False
 
@@ -112,6 +112,7 @@ class Sweep:
         self._seats = [_Seat(device) for device in spec.devices]
         self._running: list[_Running] = []
         self._done: dict[int, Trial] = {}
+        self._rungs: dict[int, int] = {}  # how far those came
         self._in_vain = 0
         self.stopped = False
 
@@ -137,7 +138,7 @@ class Sweep:
     def result(self) -> SweepResult:
         """The trials that ended, from best to worst."""
         order = ranked(
-            ((n, trial.steps, None if trial.cause else trial.figure) for n, trial in self._done.items()),
+            ((n, self._rungs[n], None if trial.cause else trial.figure) for n, trial in self._done.items()),
             self._search.sign,
         )
         return SweepResult(
@@ -198,11 +199,12 @@ class Sweep:
 
     def _judge(self, each: _Running) -> None:
         """Stop a trial that came to a rung and is not among the best there."""
-        for rung, step in enumerate(rungs(each.events.iterations)):
+        steps = rungs(each.events.iterations)
+        for rung, step in enumerate(steps, start=-len(steps)):  # a short trial lacks the first ones
             at, figure = each.events.figure(self._search.metric)
-            if rung < each.rung or at < step or each.events.finished is not None:
+            if rung <= each.rung or at < step or each.events.finished is not None:
                 continue
-            each.rung, each.at = rung + 1, (at, figure)
+            each.rung, each.at = rung, (at, figure)
             if not self._halving.goes_on(each.trial.number, rung, figure):
                 each.stopped = True
                 each.process.terminate()
@@ -219,7 +221,8 @@ class Sweep:
             if figure is None and not each.stopped and self._search.metric not in ("loss", *events.figures):
                 known = ", ".join(("loss", *events.figures))
                 raise Failed(each.device.host, f"no figure {self._search.metric!r}", f"this job has: {known}")
-            self._done[trial.number] = trial
+            is_whole = not each.stopped and events.finished is not None and not events.finished.stopped
+            self._done[trial.number], self._rungs[trial.number] = trial, 0 if is_whole else each.rung
             said = f"stopped at step {steps:,} of {events.iterations:,}" if each.stopped else f"done, {steps:,} steps"
             _say(f"trial {trial.number} on {trial.host}/{trial.device}: {said}, {of}{_figure(figure)}")
             return
@@ -233,6 +236,7 @@ class Sweep:
                 self._waiting.appendleft((trial.number, trial.settings))
                 return
         self._done[trial.number] = dataclasses.replace(trial, steps=events.steps, cause=cause)
+        self._rungs[trial.number] = each.rung
         _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed at step {events.steps:,}: {cause}")
         self._in_vain += events.steps == 0
         if self._in_vain >= IN_VAIN and all(done.cause for done in self._done.values()):
