@@ -87,6 +87,10 @@ class Part:
         """The parameters that it uses, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if self.uses(name)}
 
+    def buffers(self) -> list[Tensor]:
+        """The buffers within its blocks: of a model in four bits, most of its weights."""
+        return [each for block in self._blocks[self.first : self.last] for each in block.buffers()]
+
     def tensors(self) -> set[str]:
         """Names of the parameters and buffers that it uses: all but those within other parts alone."""
         foreign = self._foreign()

@@ -146,6 +146,19 @@ def test_adapters_over_four_bits_are_trained_in_parts() -> None:
     assert any(float(value.norm()) > 0 for name, value in found.items() if name.endswith("lora_b"))
 
 
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_four_bits_are_weights_in_the_plan_and_no_activations(recomputed: bool) -> None:
+    costs = {}
+    for quantize in ("none", "nf4"):
+        config = _config(quantize=quantize, lora_rank=2, activation_checkpointing=recomputed)
+        with LocalPipeline(Big(), config, (0, 3, 6)) as pipeline:
+            costs[quantize] = pipeline.costs.blocks[1]
+    block = create_model(Big(), 7, config).get_submodule("blocks.1")
+    assert costs["nf4"].weights == sum(each.nbytes for each in (*block.parameters(), *block.buffers()))
+    assert costs["nf4"].weights < costs["none"].weights
+    assert costs["nf4"].held <= costs["none"].held
+
+
 class Masked(nn.Module):
     """Attention over what came before, by a mask in a buffer."""
 
