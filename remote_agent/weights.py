@@ -100,7 +100,8 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
+        cause = f"the checkpoint does not fit the model that the job makes now: {str(error).splitlines()[-1].strip()}"
+        raise JobError(cause, detail=str(error)) from error
     return model
 
 

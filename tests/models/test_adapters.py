@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt
 from remote_agent.models.nf4 import VALUES, Nf4Linear, dequantize, quantize
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import resuming
+from remote_agent.training.errors import JobError
+from remote_agent.training.job import create_model
+from remote_agent.training.shared import flat
+from remote_agent.training.user_code import checks
+from remote_agent.training.worker.whole_model import bring
 
 OFFSET = 0.9677083
 """Of the largest quantile, as the paper's authors chose it."""
@@ -111,3 +121,39 @@ def test_an_unknown_target_names_the_nearest() -> None:
     with pytest.raises(CannotAdapt, match="lora_targets=upp") as refused:
         adapt(_Model(), four_bits=False, rank=2, alpha=2.0, targets=("upp",))
     assert refused.value.hint == "did you mean up?"
+
+
+@pytest.mark.parametrize("way", ["first weights", "checkpoint", "export", "stage"])
+def test_adapters_beside_another_four_bit_base_are_refused(way: str, tmp_path: Path) -> None:
+    config = TrainingConfig(quantize="nf4", lora_rank=2)
+    one, same, other = (create_model(_Job(), seed, config) for seed in (1, 1, 2))
+    state = {name: each.clone() for name, each in one.state_dict().items()}
+    path, _ = checkpoint.save(tmp_path, 1, one, {"position": 8, "config": {"seed": 1}})
+    found, refusal = checkpoint.find(path), r"the frozen weights of blocks\.\d\.(up|down)\.base \(in four bits\) differ"
+
+    def bring_to(model: nn.Module) -> None:
+        if way == "first weights":
+            checks.load_first(model, safetensors.torch.save(state))
+        elif way == "checkpoint":
+            resuming.into_model(found, model)
+        elif way == "export":
+            model.load_state_dict(found.weights())
+        else:
+            bring(model, {n: (str(each.dtype), flat.to_bytes(each.reshape(-1))) for n, each in state.items()})
+
+    bring_to(same)
+    with pytest.raises((JobError, RuntimeError), match=refusal):
+        bring_to(other)
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_read(tmp_path: Path) -> None:
+    config = TrainingConfig(quantize="nf4", lora_rank=2)
+    model = create_model(_Job(), 1, config)
+    older = {name: each.clone() for name, each in model.state_dict().items() if not name.endswith("digest")}
+    checks.load(model, older, "cause", "hint")
+    model.load_state_dict(older)
+
+
+class _Job:
+    def create_model(self) -> nn.Module:
+        return _Model()
