@@ -173,10 +173,41 @@ def test_an_answer_is_computed_token_by_token_and_is_the_one_of_whole_texts(tmp_
         if tokens[-1] == tokenizer.eos_token_id:
             tokens.pop()
             break
-    assert answer == tokenizer.decode(tokens[begin:], skip_special_tokens=True)
+    prompt, whole = (tokenizer.decode(each, skip_special_tokens=True) for each in (tokens[:begin], tokens))
+    assert prompt + answer == whole
     assert lengths[0] == begin
     assert set(lengths[1 : 64 - begin]) <= {1}
     assert set(lengths[65 - begin :]) <= {64}, "beyond the context each token is at another place"
+
+
+class Dropping:
+    """A tokenizer that drops the space before the first token that it decodes, as Llama 2's does."""
+
+    end_token = None
+
+    def tokens_of(self, text: str) -> list[int]:
+        return [tiny_models.WORDS.index(word) for word in text.split()]
+
+    def text_of(self, tokens: list[int]) -> str:
+        return " ".join(tiny_models.WORDS[token % len(tiny_models.WORDS)] for token in tokens)
+
+
+def test_the_space_after_the_prompt_is_kept(tmp_path: Path, model: Path) -> None:
+    place, _ = run_of(tmp_path, model)
+    served = Served(place, "cpu")
+    served._factory = Dropping()
+    pieces = list(served.generate({"prompt": "the old", "max_tokens": 5}))
+    assert len(pieces) == 5
+    assert all(piece.startswith(" ") for piece in pieces)
+
+
+@pytest.mark.parametrize("token", [-1, 24, 1 << 40])
+def test_a_number_that_is_no_token_is_refused_before_the_model_gets_it(tmp_path: Path, model: Path, token: int) -> None:
+    place, _ = run_of(tmp_path, model)
+    served = Served(place, "cpu")
+    served._model.register_forward_pre_hook(lambda *_: pytest.fail("the model was called"))
+    with pytest.raises(ValueError, match="whole numbers from 0 to 23"):
+        served.predict([[1, token]])
 
 
 def text_beside(model: Path) -> Path:
