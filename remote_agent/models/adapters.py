@@ -8,11 +8,12 @@ step is computed with the model as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
@@ -64,7 +65,12 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     Raises:
         CannotAdapt: there is no layer of such a name, or none of such a rank.
     """
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        # nn.MultiheadAttention computes with the weight of its output layer, and never calls that layer.
+        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    }
     known = sorted({_last(name) for name in linear})
     if not linear:
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
@@ -76,6 +82,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     if not targets and _HEADS.issuperset(known):
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
+    _refuse_bypassed(model, [name for name in linear if four_bits or not targets or _last(name) in targets])
     _refuse_rank(rank, [layer for name, layer in linear.items() if not targets or _last(name) in targets])
     tied = _tied(model)
     for parameter in model.parameters():
@@ -87,6 +94,21 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
     return model
+
+
+def _refuse_bypassed(model: nn.Module, names: Collection[str]) -> None:
+    """Refuse to replace layers whose weights a module reads without calling them: it fails, or is wrong in evaluation.
+
+    Raises:
+        CannotAdapt: one of ``names`` is such a layer.
+    """
+    for name in names:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, nn.TransformerEncoderLayer):
+            raise CannotAdapt(
+                f"{name}: torch's TransformerEncoderLayer reads the weights of its layers itself, past an adapter",
+                hint="name other layers with lora_targets (with quantize=none), or train it with lora_rank=0",
+            )
 
 
 def _refuse_rank(rank: int, layers: Sequence[nn.Linear]) -> None:

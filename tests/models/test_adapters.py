@@ -154,6 +154,40 @@ def test_a_checkpoint_from_before_there_were_digests_is_read(tmp_path: Path) -> 
     model.load_state_dict(older)
 
 
+class _Attending(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.up, self.block = nn.Linear(4, 8), block
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        found: Tensor = self.block(x, x, x)[0] if isinstance(self.block, nn.MultiheadAttention) else self.block(x)
+        return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_own_attention_works_beside_adapters(training: bool) -> None:
+    model = _Attending(nn.MultiheadAttention(8, 2, batch_first=True)).train(training)
+    x = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        before = model(x)
+        adapt(model, four_bits=False, rank=2, alpha=2.0)
+        torch.testing.assert_close(model(x), before)
+
+
+def test_a_layer_that_reads_weights_past_adapters_is_refused() -> None:
+    def made() -> nn.Module:
+        return _Attending(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+
+    for four_bits, targets in ((False, ()), (False, ("linear1",)), (True, ("up",))):
+        with pytest.raises(CannotAdapt, match=r"block\.linear1: torch's TransformerEncoderLayer") as refused:
+            adapt(made(), four_bits=four_bits, rank=2, alpha=2.0, targets=targets)
+        assert "lora_targets" in refused.value.hint
+    model = adapt(made(), four_bits=False, rank=2, alpha=2.0, targets=("up",)).eval()
+    with torch.no_grad():
+        assert model(torch.randn(2, 3, 4)).shape == (2, 3, 8)
+
+
 class _Job:
     def create_model(self) -> nn.Module:
         return _Model()
