@@ -53,20 +53,26 @@ IN_VAIN = 3
 """Trials in a row that fail by themselves before any made a step: the job's mistake, which the others have as well."""
 
 BY_ITSELF = 3
-"""Exit code of a trial's process: it failed by its own code or settings, and would anywhere."""
+"""Exit code of a trial's process: its own code or settings failed, and no host was lost."""
 
 
 def attempt(folder: Path, stop: threading.Event) -> int:
     """Carry out the trial in ``folder``; returns the exit code."""
     from remote_agent.training.coordinator import main
-    from remote_agent.training.errors import ConfigError, JobError, LossNotFinite, TrainingError
+    from remote_agent.training.errors import (
+        ClusterUnreachable,
+        PlacementError,
+        ServerGone,
+        TrainingError,
+        WorkersGone,
+    )
 
     try:
         return main.attempt(folder, stop, sweep=folder.parents[1])
-    except (ConfigError, JobError, LossNotFinite):
-        return BY_ITSELF
-    except TrainingError:
+    except (ClusterUnreachable, PlacementError, ServerGone, WorkersGone):
         return 1
+    except TrainingError:
+        return BY_ITSELF
 
 
 @dataclass
@@ -227,19 +233,30 @@ class Sweep:
             _say(f"trial {trial.number} on {trial.host}/{trial.device}: {said}, {of}{_figure(figure)}")
             return
         cause = events.failed.cause if events.failed is not None else f"its process ended with {code}"
-        if code != BY_ITSELF and not self.stopped:
+        lost = self._lost[trial.number]
+        if code == BY_ITSELF:
+            # Before its first step it may be the host that is unfit: another one tells.
+            is_again = events.steps == 0 and not lost and len({each.device.host for each in self._seats}) > 1
+        else:
+            is_again = self._attempts[trial.number] < ATTEMPTS
+        if (is_again or code != BY_ITSELF) and not self.stopped:
             seat.pause = min(max(2 * seat.pause, deadlines.SEAT_PAUSE_SECONDS), deadlines.SEAT_LONGEST_SECONDS)
             seat.free_at = time.monotonic() + seat.pause
-            self._lost[trial.number].add(trial.host)
-            if self._attempts[trial.number] < ATTEMPTS:
+            lost.add(trial.host)
+            if is_again:
                 _say(f"trial {trial.number} on {trial.host}/{trial.device}: {cause}; it is made again elsewhere")
                 self._waiting.appendleft((trial.number, trial.settings))
                 return
+        elif code == BY_ITSELF:
+            for other in self._seats:  # it was the trial, not the host where it failed first
+                if other.device.host in lost:
+                    other.pause = other.free_at = 0.0
         self._done[trial.number] = dataclasses.replace(trial, steps=events.steps, cause=cause)
         self._rungs[trial.number] = each.rung
         _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed at step {events.steps:,}: {cause}")
         self._in_vain += events.steps == 0
-        if self._in_vain >= IN_VAIN and all(done.cause for done in self._done.values()):
+        trains = any(other.events.steps for other in self._running)
+        if self._in_vain >= IN_VAIN and not trains and all(done.cause for done in self._done.values()):
             raise self._failure(trial, events.failed)
 
     def _failure(self, trial: Trial, event: RunFailed | None = None) -> Failed:

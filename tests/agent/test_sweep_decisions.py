@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,10 +10,14 @@ from typing import Any, cast
 import pytest
 
 from remote_agent import protocol
-from remote_agent.protocol import DeviceSpec, Evaluated, RunFailed, RunFinished, RunSpec, RunStarted, Step
+from remote_agent.errors import TrainingError
+from remote_agent.models.adapters import CannotAdapt
+from remote_agent.models.errors import CannotCut
+from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, Step
 from remote_agent.raw_ray import append_event
 from remote_agent.search import Parameter, Search
-from remote_agent.sweep import BY_ITSELF, Sweep, _Running
+from remote_agent.sweep import BY_ITSELF, Failed, Sweep, _Running, attempt
+from remote_agent.training.errors import JobError, LostAtStart, ServerGone, StageLost, StorageError
 from remote_agent.trial_events import TrialEvents
 
 PLACE = Parameter(name="batch_size", choices=("8", "64"))
@@ -93,3 +98,70 @@ def test_rungs_are_the_same_part_of_trials_of_any_length(tmp_path: Path) -> None
         made._judge(each)
     assert not short.stopped, "at a third of its steps it has nothing beside it"
     assert [each.rung for each in (long, short)] == [-3, -1]
+
+
+def test_an_unfit_host_takes_no_trials_from_the_others(tmp_path: Path) -> None:
+    made = sweep(tmp_path, trials=8)
+    for _ in range(4):  # a fails each at once; b makes it
+        failed = begin(made, tmp_path, "a")
+        end(made, failed, BY_ITSELF, cause="no transformers on this host")
+        again = begin(made, tmp_path, "b")
+        assert again.trial.number == failed.trial.number
+        step(again, 27, 0.5)
+        end(made, again)
+    assert [trial.cause for trial in made.result().trials] == [""] * 4
+    unfit = next(seat for seat in made._seats if seat.device.host == "a")
+    assert unfit.pause > 60, "it is asked less and less often"
+
+
+def test_a_mistake_of_the_jobs_ends_the_sweep_once_two_hosts_have_it(tmp_path: Path) -> None:
+    made = sweep(tmp_path, trials=8)
+    with pytest.raises(Failed, match="every trial failed: planted"):
+        for number in range(3):
+            for host in "ab":
+                each = begin(made, tmp_path, host)
+                assert each.trial.number == number
+                end(made, each, BY_ITSELF, cause="planted")
+    assert all(seat.pause == 0.0 for seat in made._seats if seat.device.host == "a")
+
+
+def test_it_goes_on_while_a_trial_makes_steps(tmp_path: Path) -> None:
+    made = sweep(tmp_path, hosts="a", trials=8)
+    good = begin(made, tmp_path, "a")
+    step(good, 1, 0.5)
+    good.events.read()
+    made._running.append(good)
+    for _ in range(4):
+        end(made, begin(made, tmp_path, "a"), BY_ITSELF, cause="planted")
+    assert len(made.result().trials) == 4
+
+
+def test_a_failure_after_steps_is_the_trials_own(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    each = begin(made, tmp_path, "a")
+    step(each, 1, 0.5)
+    end(made, each, BY_ITSELF, cause="loss is NaN")
+    assert [trial.cause for trial in made.result().trials] == ["loss is NaN"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CannotAdapt("x"), BY_ITSELF),
+        (CannotCut("x"), BY_ITSELF),
+        (JobError("x"), BY_ITSELF),
+        (StorageError("x"), BY_ITSELF),
+        (LostAtStart("x"), 1),
+        (ServerGone("x"), 1),
+        (StageLost("x"), 1),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_errors_that_mean_a_lost_host_are_few(
+    error: TrainingError, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> int:
+        raise error
+
+    monkeypatch.setattr("remote_agent.training.coordinator.main.attempt", fail)
+    assert attempt(tmp_path / "trials" / "0", threading.Event()) == code
