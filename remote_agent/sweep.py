@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import gc
 import os
+import shutil
 import signal
 import sys
 import time
@@ -218,6 +219,7 @@ class Sweep:
 
     def _conclude(self, each: _Running) -> None:
         """A trial's process ended: of itself, stopped early, by its own fault, or with its host."""
+        shutil.rmtree(each.events.path.parent / "checkpoints", ignore_errors=True)  # `train --from` begins anew
         trial, events, seat = each.trial, each.events, next(s for s in self._seats if s.device == each.device)
         code, of = each.process.exitcode, f"{self._search.metric} "
         if (code == 0 and events.finished is not None) or each.stopped:

@@ -60,6 +60,17 @@ def step(each: _Running, number: int, loss: float) -> None:
     append_event(each.events.path, Step(seq=2, time=0.0, step=number, loss=loss, **about))
 
 
+def test_a_trials_checkpoints_go_with_its_end(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    each = begin(made, tmp_path, "a")
+    kept = each.events.path.parent / "checkpoints" / "step-00000027.safetensors"
+    kept.parent.mkdir()
+    kept.touch()
+    end(made, each)
+    assert not kept.parent.exists()
+    assert each.events.path.exists()
+
+
 def end(made: Sweep, each: _Running, code: int = 0, *, cause: str = "", steps: int = 27) -> None:
     """Its process ended so."""
     if cause:
