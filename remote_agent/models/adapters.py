@@ -8,7 +8,7 @@ step is computed with the model as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,10 @@ from remote_agent.models.nf4 import Nf4Linear
 
 _HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
 """Output layers, which are left alone unless they are named."""
+
+
+UNQUANTIZED = 0.1
+"""The part of a model's numbers that may be in other matrices than those of linear layers and embeddings."""
 
 
 class CannotAdapt(TrainingError):
@@ -72,6 +76,11 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
     }
     known = sorted({_last(name) for name in linear})
+    transposed = [name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"]
+    if transposed and (not targets or {_last(name) for name in transposed} & set(targets)):
+        cause = f"a {type(model).__name__} has Conv1D in the place of linear layers ({transposed[0]}), as GPT-2 does"
+        hint = "adapters and four bits are for nn.Linear: train it with lora_rank=0, or take another model"
+        raise CannotAdapt(cause, hint=hint)
     if not linear:
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
     for target in targets:
@@ -83,6 +92,8 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
     _refuse_bypassed(model, [name for name in linear if four_bits or not targets or _last(name) in targets])
+    if four_bits:
+        _refuse_unquantized(model, linear)
     _refuse_rank(rank, [layer for name, layer in linear.items() if not targets or _last(name) in targets])
     tied = _tied(model)
     for parameter in model.parameters():
@@ -94,6 +105,21 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
     return model
+
+
+def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Linear]) -> None:
+    """Refuse four bits for a model of which much is held otherwise, as experts in one parameter are.
+
+    Raises:
+        CannotAdapt: it is so.
+    """
+    named = (*linear.items(), *((name, each) for name, each in model.named_modules() if isinstance(each, nn.Embedding)))
+    known = {id(layer.weight) for _, layer in named}
+    sizes = {name: each.numel() for name, each in model.named_parameters() if each.dim() > 1 and id(each) not in known}
+    share = sum(sizes.values()) / max(1, sum(each.numel() for each in model.parameters()))
+    if share > UNQUANTIZED:
+        cause = f"quantize=nf4 is for linear layers: {share:.0%} of the model would stay as it is, such as"
+        raise CannotAdapt(f"{cause} {max(sizes, key=sizes.__getitem__)}", hint="train it with quantize=none")
 
 
 def _refuse_bypassed(model: nn.Module, names: Collection[str]) -> None:

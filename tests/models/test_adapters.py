@@ -188,6 +188,35 @@ def test_a_layer_that_reads_weights_past_adapters_is_refused() -> None:
         assert model(torch.randn(2, 3, 4)).shape == (2, 3, 8)
 
 
+class _Experts(_Model):
+    """As a mixture of experts in transformers: all experts' matrices are one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.zeros(4, 8, 16))
+
+
+def test_four_bits_are_refused_where_much_is_in_no_linear_layer() -> None:
+    with pytest.raises(CannotAdapt, match=r"4\d% of the model would stay as it is, such as experts") as refused:
+        adapt(_Experts(), four_bits=True, rank=2, alpha=2.0)
+    assert "quantize=none" in refused.value.hint
+    adapt(_Experts(), four_bits=False, rank=2, alpha=2.0)
+
+
+class Conv1D(nn.Module):
+    """As transformers' layer of this name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 8))
+
+
+def test_gpt_2s_layers_are_named_as_what_they_are() -> None:
+    model = nn.ModuleDict({"c_attn": Conv1D(), "lm_head": nn.Linear(8, 11)})
+    with pytest.raises(CannotAdapt, match=r"Conv1D in the place of linear layers \(c_attn\)"):
+        adapt(model, four_bits=False, rank=2, alpha=2.0)
+
+
 class _Job:
     def create_model(self) -> nn.Module:
         return _Model()
