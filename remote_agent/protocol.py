@@ -384,7 +384,7 @@ class RunList:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """Answer of ``python -m remote_agent.weights``: the files that it made, with their bytes; ``name`` is that export's."""
+    """Answer of ``python -m remote_agent.weights``: its files with their bytes; ``name`` is the export's."""
 
     files: dict[str, int]
     step: int

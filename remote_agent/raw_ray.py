@@ -87,7 +87,7 @@ def scripts_environment(spec: RunSpec, place: Path, base: Mapping[str, str]) -> 
 
 
 class _Child:
-    """The script's process and those that it starts, which SIGTERM and SIGINT of this one end, also before it starts."""
+    """The script's process and those that it starts, which SIGTERM and SIGINT of this one end, also before."""
 
     def __init__(self) -> None:
         self.stopped = False

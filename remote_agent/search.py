@@ -1,9 +1,11 @@
 """A sweep's decisions: which settings its trials get, and which are stopped early. Pure, and shared by both sides.
 
 Values are drawn at random, each parameter's range cut into as many strata as there are trials with one value in each
-(Latin hypercube sampling: McKay et al., 1979); where there are just as many combinations, each is tried once. Trials are stopped by asynchronous successive halving (ASHA: Li et al.,
-2020, in the form that stops instead of pausing): at a third, a ninth and a twenty-seventh of its steps a trial goes on
-if it is among the best third of those that came so far. No trial waits for another.
+(Latin hypercube sampling: McKay et al., 1979); where there are just as many combinations, each is tried once.
+
+Trials are stopped by asynchronous successive halving (ASHA: Li et al., 2020, in the form that stops instead of
+pausing): at a third, a ninth and a twenty-seventh of its steps a trial goes on if it is among the best third of those
+that came so far. No trial waits for another.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class Halving:
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def goes_on(self, trial: int, rung: int, figure: float | None) -> bool:
-        """Whether a trial that came to a rung (-1 is the last before the end) with ``figure`` goes on; without one it does not.
+        """Whether a trial that came to a rung (-1 is the last one) with ``figure`` goes on; without one it does not.
 
         A trial that is made again counts once.
         """
@@ -124,7 +126,7 @@ def recent(losses: Sequence[float | None]) -> float | None:
 
 
 def ranked(figures: Iterable[tuple[int, int, float | None]], sign: int) -> list[int]:
-    """Trials from best to worst, by (trial, rung, figure): those that came to a later rung first, then by their figures.
+    """Trials from best to worst, by (trial, rung, figure): those of a later rung first, then by their figures.
 
     ``rung`` is 0 for a trial that came to its end, -1 for the last rung before it. A figure early in a trial says
     nothing beside one late in another. Steps don't tell: with other batches the same samples make more or fewer.

@@ -20,7 +20,6 @@ import base64
 import contextlib
 import io
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -163,10 +162,12 @@ def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: 
             tensors[f"base_model.model.{name}.{part}.weight"] = tensor.detach().contiguous()
     save_file(tensors, into / "adapter_model.safetensors", metadata={"format": "pt"})
     base = getattr(getattr(loaded.factory, "settings", None), "model", None)
+    if isinstance(base, str) and base.startswith("~"):
+        base = str(Path(base).expanduser())  # peft takes it for a name
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM" if hasattr(model, "generate") else None,
-        "base_model_name_or_path": os.path.expanduser(base) if isinstance(base, str) else None,  # peft reads ~ as a name
+        "base_model_name_or_path": base,
         "r": config.lora_rank,
         "lora_alpha": config.lora_alpha,
         "lora_dropout": 0.0,

@@ -90,7 +90,8 @@ def refuse_others(folder: Path, names: Collection[str]) -> None:
     """
     folders = {name.partition("/")[0] for name in names if "/" in name}
     places = [folder, *(folder / name for name in folders)]
-    there = sorted(entry.relative_to(folder).as_posix() for place in places if place.is_dir() for entry in place.iterdir())
+    entries = (entry for place in places if place.is_dir() for entry in place.iterdir())
+    there = sorted(entry.relative_to(folder).as_posix() for entry in entries)
     known = {*names, *folders}
     others = [name for name in there if name not in known and not name.rpartition("/")[2].startswith(".")]
     if others:

@@ -56,9 +56,9 @@ class LanguageModelJob:
         """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
         model = self.outline()
         if config.lora_rank:
-            targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
+            bits, targets = config.quantize == "nf4", [each.strip() for each in config.lora_targets.split(",")]
             try:
-                adapt(model, four_bits=config.quantize == "nf4", rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
+                adapt(model, four_bits=bits, rank=config.lora_rank, alpha=1.0, targets=tuple(filter(None, targets)))
             except CannotAdapt as error:
                 raise JobError(error.cause, hint=error.hint) from error
         most, context = self.context_length(model), self.settings.context

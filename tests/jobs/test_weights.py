@@ -241,9 +241,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path) -> None:
     assert not list((place / "exports").iterdir())
 
 
-def test_chat_templates_in_a_folder_are_exported(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chat_templates_in_a_folder_are_exported(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def save_beside(self: Any, folder: Path) -> None:
         (folder / "additional_chat_templates").mkdir()
         (folder / "additional_chat_templates" / "tools.jinja").write_text("{{ messages }}")

@@ -196,7 +196,8 @@ def test_stages_with_buffers_are_evaluated_without_the_memory_of_others(job: Any
             stage, model = pipeline.stages[number], pipeline.workers[number].model
 
             def metrics(model: nn.Module, batch: Tensor) -> Any:
-                return {"loss": found} if (found := stage.forward(lambda: job.loss(model, batch), 7)) is not None else {}
+                found = stage.forward(lambda: job.loss(model, batch), 7)
+                return {} if found is None else {"loss": found}
 
             return BatchMeter(model, metrics, torch.device("cpu"), seed=0)(pipeline.data, [(0, numbers), (1, numbers)])
 
