@@ -34,7 +34,7 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
         UsageError: ``path`` can't be written, or is a folder that has other files.
         HostError: the head failed at it.
     """
-    words = ("--folder", agent.home_folder(cluster), "--run", run)
+    words: tuple[str, ...] = ("--folder", agent.home_folder(cluster), "--run", run)
     done = await agent.call(
         transport, cluster, "weights", *words, "--format", form, step=STEP, deadline=deadlines.EXPORT
     )

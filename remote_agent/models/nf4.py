@@ -72,8 +72,8 @@ def dequantize(codes: Tensor, largest: Tensor, shape: torch.Size, dtype: torch.d
 def _digest(codes: Tensor, largest: Tensor) -> Tensor:
     if codes.is_meta:
         return torch.empty(_DIGEST_BYTES, dtype=torch.uint8, device="meta")
-    made = hashlib.blake2b(codes.cpu().numpy(), digest_size=_DIGEST_BYTES)
-    made.update(largest.cpu().numpy())
+    made = hashlib.blake2b(codes.cpu().numpy().data, digest_size=_DIGEST_BYTES)
+    made.update(largest.cpu().numpy().data)
     return torch.tensor(list(made.digest()), dtype=torch.uint8)
 
 
@@ -137,7 +137,7 @@ class Nf4Linear(nn.Module):
         given = state_dict.get(prefix + DIGEST)
         if given is not None and given.device.type != "meta" and is_other(given, self.nf4_digest):
             errors.append(other_base(prefix + DIGEST))
-        super()._load_from_state_dict(state_dict, prefix, *others)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *others)
         if prefix + DIGEST in missing:
             missing.remove(prefix + DIGEST)  # state dicts had none before
 
