@@ -40,6 +40,8 @@ async def sweep(
     from hetero_tui.runs.sweep import read_sweep
 
     order = read_sweep(job, parameters or (), trials, metric, settings or (), paths or ())
+    if order.search is not None and order.search.trials < trials:
+        output.say(f"{order.search.trials} trials: each combination of the values once")
     async with call.session(watch=True) as session:
         name = await session.launch(order)
         output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")

@@ -69,7 +69,7 @@ class Required:
 
 def nearest(name: str, valid: Collection[str]) -> str:
     """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for; empty: none."""
-    short = [known for known in valid if "".join(word[0] for word in known.split("_")) == name]
+    short = [known for known in valid if "".join(word[:1] for word in known.split("_")) == name]
     close = short or difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     return close[0] if close else ""
 

@@ -387,10 +387,11 @@ class RunList:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """Answer of ``python -m remote_agent.weights``: the files that it made, with their bytes."""
+    """Answer of ``python -m remote_agent.weights``: its files with their bytes; ``name`` is the export's."""
 
     files: dict[str, int]
     step: int
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)

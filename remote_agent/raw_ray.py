@@ -14,7 +14,9 @@ all hosts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -85,10 +87,11 @@ def scripts_environment(spec: RunSpec, place: Path, base: Mapping[str, str]) -> 
 
 
 class _Child:
-    """The script's process, which SIGTERM and SIGINT of this one end, before or after it is started."""
+    """The script's process and those that it starts, which SIGTERM and SIGINT of this one end, also before."""
 
     def __init__(self) -> None:
         self.stopped = False
+        self._kill_at = math.inf
         self._process: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
@@ -96,20 +99,37 @@ class _Child:
     def run(self, words: Sequence[str], place: Path, variables: Mapping[str, str], output: Path) -> int:
         """Start it and wait for its end; its exit status."""
         with output.open("ab") as file:
-            self._process = subprocess.Popen(words, cwd=place, env=variables, stdout=file, stderr=file)
+            self._process = subprocess.Popen(
+                words, cwd=place, env=variables, stdout=file, stderr=file, start_new_session=True
+            )
         if self.stopped:  # meanwhile
-            self._process.terminate()
+            self._signal(signal.SIGTERM)
         while True:
-            try:
-                return self._process.wait(deadlines.STOP_SECONDS if self.stopped else deadlines.WATCH_SECONDS)
-            except subprocess.TimeoutExpired:
-                if self.stopped:
-                    self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(deadlines.WATCH_SECONDS)
+                break
+            if time.monotonic() > self._kill_at:
+                self._signal(signal.SIGKILL)
+        while self.stopped and time.monotonic() < self._kill_at + deadlines.KILL_SECONDS:
+            if not self._signal(0 if time.monotonic() < self._kill_at else signal.SIGKILL):
+                break
+            time.sleep(deadlines.POLL_SECONDS)
+        return code
 
     def _stop(self, *_: int | FrameType | None) -> None:
-        self.stopped = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        if not self.stopped:
+            self.stopped, self._kill_at = True, time.monotonic() + deadlines.STOP_SECONDS
+        if self._process is not None:
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> bool:
+        """Send it to the script's whole group; whether there is one."""
+        assert self._process is not None, "it was started"
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):  # macOS refuses it where all have ended
+            return False
+        return True
 
 
 def run_script(place: Path) -> int:

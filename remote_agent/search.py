@@ -1,13 +1,16 @@
 """A sweep's decisions: which settings its trials get, and which are stopped early. Pure, and shared by both sides.
 
 Values are drawn at random, each parameter's range cut into as many strata as there are trials with one value in each
-(Latin hypercube sampling: McKay et al., 1979). Trials are stopped by asynchronous successive halving (ASHA: Li et al.,
-2020, in the form that stops instead of pausing): at a third, a ninth and a twenty-seventh of its steps a trial goes on
-if it is among the best third of those that came so far. No trial waits for another.
+(Latin hypercube sampling: McKay et al., 1979); where there are just as many combinations, each is tried once.
+
+Trials are stopped by asynchronous successive halving (ASHA: Li et al., 2020, in the form that stops instead of
+pausing): at a third, a ninth and a twenty-seventh of its steps a trial goes on if it is among the best third of those
+that came so far. No trial waits for another.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +40,13 @@ class Parameter:
     whole: bool = False
     choices: tuple[str, ...] = ()
 
+    @property
+    def every(self) -> Sequence[object] | None:
+        """All values; None: there are too many to list."""
+        if self.choices:
+            return self.choices
+        return range(round(self.low), round(self.high) + 1) if self.whole else None
+
     def at(self, place: float) -> str:
         """The value at ``place`` in 0..1 of the range, as ``--set`` takes it."""
         if self.choices:
@@ -62,9 +72,19 @@ class Search:
     sign: int = 1
     seed: int = 0
 
+    @property
+    def combinations(self) -> float:
+        """How many different trials there can be."""
+        return math.prod(math.inf if (every := each.every) is None else len(every) for each in self.parameters)
+
     def values(self) -> tuple[Mapping[str, str], ...]:
         """The settings of each trial, in the order in which they are tried."""
         chance = random.Random(self.seed)  # noqa: S311 - no secret
+        if self.combinations == self.trials:
+            names = [parameter.name for parameter in self.parameters]
+            grid = list(itertools.product(*(parameter.every or () for parameter in self.parameters)))
+            chance.shuffle(grid)
+            return tuple(dict(zip(names, map(str, row), strict=True)) for row in grid)
         columns = []
         for parameter in self.parameters:
             strata = list(range(self.trials))
@@ -88,7 +108,7 @@ class Halving:
     _seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def goes_on(self, trial: int, rung: int, figure: float | None) -> bool:
-        """Whether a trial that came to a rung (0 is the first) with ``figure`` goes on; without one it does not.
+        """Whether a trial that came to a rung (-1 is the last one) with ``figure`` goes on; without one it does not.
 
         A trial that is made again counts once.
         """
@@ -106,13 +126,14 @@ def recent(losses: Sequence[float | None]) -> float | None:
 
 
 def ranked(figures: Iterable[tuple[int, int, float | None]], sign: int) -> list[int]:
-    """Trials from best to worst, by (trial, steps, figure): those that went further first, then by their figures.
+    """Trials from best to worst, by (trial, rung, figure): those of a later rung first, then by their figures.
 
-    A figure after few steps says nothing beside one after many, and one of too few steps was stopped for its figure.
+    ``rung`` is 0 for a trial that came to its end, -1 for the last rung before it. A figure early in a trial says
+    nothing beside one late in another. Steps don't tell: with other batches the same samples make more or fewer.
     """
 
     def rank(entry: tuple[int, int, float | None]) -> tuple[bool, int, float, int]:
-        trial, steps, figure = entry
-        return (figure is None, -steps, math.inf if figure is None else sign * figure, trial)
+        trial, rung, figure = entry
+        return (figure is None, -rung, math.inf if figure is None else sign * figure, trial)
 
     return [trial for trial, _, _ in sorted(figures, key=rank)]

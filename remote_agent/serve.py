@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remote_agent import deadlines, protocol
-from remote_agent.errors import TrainingError
+from remote_agent.errors import TrainingError, first_line
 from remote_agent.host.processes import absolute_path
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ class Server(ThreadingHTTPServer):
         super().__init__((ADDRESS, port), _Handler)
         self.token, self.served = token.encode(), served
 
+    def end(self, cause: str) -> None:
+        """End the process: its device can't be used any more, by any request."""
+        print(f"the device failed: {cause} -> serve it again", file=sys.stderr, flush=True)
+        os._exit(1)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that left in the middle of its answer is no error of ours."""
 
@@ -74,6 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing is logged: requests are the user's own."""
 
     def _answer(self, work: Any) -> None:
+        self._begun = False
         try:
             if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), b"Bearer " + self.server.token):
                 self.close_connection = True  # its body is not read
@@ -81,8 +87,23 @@ class _Handler(BaseHTTPRequestHandler):
             work()
         except Refused as refused:
             self._send(refused.status, {"error": str(refused)})
-        except TrainingError as error:
-            self._send(500, {"error": error.cause})
+            self._end_if_lost(refused)
+        except OSError:
+            raise  # the client left
+        except Exception as error:  # noqa: BLE001 - of the job's code: the caller gets an answer whatever it is
+            if not self._begun:
+                self._send(500, {"error": _said(error)})
+            self._end_if_lost(error)
+
+    def _end_if_lost(self, error: BaseException) -> None:
+        from remote_agent.serving import is_device_lost
+
+        if is_device_lost(error):
+            self.server.end(_said(error))
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        self._begun = True
+        super().send_response(code, message)
 
     def _about(self) -> None:
         if self.path != "/":
@@ -134,8 +155,11 @@ class _Handler(BaseHTTPRequestHandler):
             for piece in pieces:
                 self._event(json.dumps({"text": piece}))
             self._event("[DONE]")
-        except TrainingError as error:
-            self._event(json.dumps({"error": error.cause}))
+        except OSError:
+            raise  # the client left
+        except Exception as error:  # noqa: BLE001 - as above
+            self._event(json.dumps({"error": _said(error)}))
+            self._end_if_lost(error)
         self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, text: str) -> None:
@@ -148,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
             data = json.dumps(document, allow_nan=False).encode()
         except ValueError:
             status, data = 500, b'{"error": "the model gave a number that is not finite"}'
+        except TypeError as error:
+            status, data = 500, json.dumps({"error": f"the model gave what is no JSON: {error}"}).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -157,6 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
+
+
+def _said(error: BaseException) -> str:
+    return error.cause if isinstance(error, TrainingError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _checked(work: Any) -> Any:

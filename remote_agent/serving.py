@@ -19,6 +19,7 @@ from torch import Tensor
 from remote_agent import weights
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, is_out_of_memory
 from remote_agent.training.worker.device import backend
 
 MAX_TOKENS = 4096
@@ -26,6 +27,9 @@ MAX_TOKENS = 4096
 
 _MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What a model raises at inputs that it is not made for."""
+
+BEFORE = 4
+"""Tokens of the prompt that are decoded with the answer's."""
 
 LONGEST = 1 << 16
 """Tokens of a model's context that are looked at where it does not say how many it takes."""
@@ -67,9 +71,12 @@ class Served:
             if callable(own):
                 return _plain(job.guard("predict", own, self._model, inputs))
             try:
-                tensor = torch.tensor(inputs, device=self.device)
+                tensor = torch.tensor(inputs)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise ValueError(f"inputs: {error}") from None
+            if not tensor.is_floating_point():
+                self._check(tensor)
+            tensor = tensor.to(self.device)
             try:
                 return _plain(_logits(self._forward(tensor)))
             except _MISFITS as error:
@@ -110,7 +117,12 @@ class Served:
         tokens: list[int] = list(job.guard("tokens_of", self._factory.tokens_of, prompt))
         if not tokens:
             raise ValueError("the prompt has no tokens")
-        begin, said, kept = len(tokens), "", _Kept()
+        self._check(torch.tensor(tokens))
+        said, kept = "", _Kept()
+        # Some tokenizers drop the space before the first token that they decode: a few of the prompt's stand before it.
+        before = tokens[-BEFORE:]
+        begin, first = len(tokens), len(tokens) - len(before)
+        known = self._text(before)
         end = getattr(self._factory, "end_token", None)
         chance = torch.Generator().manual_seed(seed)
         for _ in range(count):
@@ -118,14 +130,33 @@ class Served:
             if token == end:
                 break
             tokens.append(token)
-            text = job.guard("text_of", self._factory.text_of, tokens[begin:])
+            text = self._answer(tokens, begin, first, known)
             if text.endswith("\ufffd"):  # a character of several tokens that is not whole yet
                 continue
             yield text[len(said) :]
             said = text
-        text = job.guard("text_of", self._factory.text_of, tokens[begin:])
+        text = self._answer(tokens, begin, first, known)
         if text != said:
             yield text[len(said) :]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(job.guard("text_of", self._factory.text_of, list(tokens)))
+
+    def _answer(self, tokens: Sequence[int], begin: int, first: int, known: str) -> str:
+        """The text of the tokens from ``begin`` on; those from ``first`` to there are ``known`` text."""
+        whole = self._text(tokens[first:])
+        return whole[len(known) :] if whole.startswith(known) else self._text(tokens[begin:])
+
+    def _check(self, tokens: Tensor) -> None:
+        """Refuse numbers that are no tokens of the model: on a GPU one of them makes all later calls fail.
+
+        Raises:
+            ValueError: there is one.
+        """
+        embeddings = getattr(self._model, "get_input_embeddings", None)
+        known = getattr(embeddings(), "num_embeddings", None) if callable(embeddings) else None
+        if known is not None and tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < known:
+            raise ValueError(f"the model's tokens are whole numbers from 0 to {known - 1:,}")
 
     def _next(self, tokens: Sequence[int], kept: _Kept, temperature: float, top: int, chance: torch.Generator) -> int:
         with self._lock, torch.inference_mode():
@@ -173,10 +204,19 @@ def _logits(given: Any) -> Any:
     return given.logits if hasattr(given, "logits") else given
 
 
+def is_device_lost(error: BaseException | None) -> bool:
+    """Whether ``error`` came of a device's failure, after which this process can't use the device any more."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and str(error).startswith(DEVICE_FAILURES) and not is_out_of_memory(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _plain(value: Any) -> Any:
-    """A value of tensors as JSON can hold it."""
-    if isinstance(value, Tensor):
-        return value.tolist()
+    """A value of tensors or numpy's arrays as JSON can hold it."""
+    if callable(listed := getattr(value, "tolist", None)):
+        return listed()
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

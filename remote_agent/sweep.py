@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import gc
 import os
+import shutil
 import signal
 import sys
 import time
@@ -35,7 +36,7 @@ from remote_agent import deadlines, protocol
 from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, SweepResult, Trial
 from remote_agent.raw_ray import append_event
-from remote_agent.search import Halving, ranked, rungs
+from remote_agent.search import RUNGS, Halving, ranked, rungs
 from remote_agent.trial_events import TrialEvents
 
 if TYPE_CHECKING:
@@ -53,20 +54,26 @@ IN_VAIN = 3
 """Trials in a row that fail by themselves before any made a step: the job's mistake, which the others have as well."""
 
 BY_ITSELF = 3
-"""Exit code of a trial's process: it failed by its own code or settings, and would anywhere."""
+"""Exit code of a trial's process: its own code or settings failed, and no host was lost."""
 
 
 def attempt(folder: Path, stop: threading.Event) -> int:
     """Carry out the trial in ``folder``; returns the exit code."""
     from remote_agent.training.coordinator import main
-    from remote_agent.training.errors import ConfigError, JobError, LossNotFinite, TrainingError
+    from remote_agent.training.errors import (
+        ClusterUnreachable,
+        PlacementError,
+        ServerGone,
+        TrainingError,
+        WorkersGone,
+    )
 
     try:
         return main.attempt(folder, stop, sweep=folder.parents[1])
-    except (ConfigError, JobError, LossNotFinite):
-        return BY_ITSELF
-    except TrainingError:
+    except (ClusterUnreachable, PlacementError, ServerGone, WorkersGone):
         return 1
+    except TrainingError:
+        return BY_ITSELF
 
 
 @dataclass
@@ -77,7 +84,7 @@ class _Running:
     device: DeviceSpec
     process: BaseProcess
     events: TrialEvents
-    rung: int = 0
+    rung: int = -RUNGS - 1  # the last that it came to
     at: tuple[int, float | None] = (0, None)  # step and figure at the last rung
     stopped: bool = False
 
@@ -112,6 +119,7 @@ class Sweep:
         self._seats = [_Seat(device) for device in spec.devices]
         self._running: list[_Running] = []
         self._done: dict[int, Trial] = {}
+        self._rungs: dict[int, int] = {}  # how far those came
         self._in_vain = 0
         self.stopped = False
 
@@ -137,7 +145,7 @@ class Sweep:
     def result(self) -> SweepResult:
         """The trials that ended, from best to worst."""
         order = ranked(
-            ((n, trial.steps, None if trial.cause else trial.figure) for n, trial in self._done.items()),
+            ((n, self._rungs[n], None if trial.cause else trial.figure) for n, trial in self._done.items()),
             self._search.sign,
         )
         return SweepResult(
@@ -198,11 +206,12 @@ class Sweep:
 
     def _judge(self, each: _Running) -> None:
         """Stop a trial that came to a rung and is not among the best there."""
-        for rung, step in enumerate(rungs(each.events.iterations)):
+        steps = rungs(each.events.iterations)
+        for rung, step in enumerate(steps, start=-len(steps)):  # a short trial lacks the first ones
             at, figure = each.events.figure(self._search.metric)
-            if rung < each.rung or at < step or each.events.finished is not None:
+            if rung <= each.rung or at < step or each.events.finished is not None:
                 continue
-            each.rung, each.at = rung + 1, (at, figure)
+            each.rung, each.at = rung, (at, figure)
             if not self._halving.goes_on(each.trial.number, rung, figure):
                 each.stopped = True
                 each.process.terminate()
@@ -210,6 +219,7 @@ class Sweep:
 
     def _conclude(self, each: _Running) -> None:
         """A trial's process ended: of itself, stopped early, by its own fault, or with its host."""
+        shutil.rmtree(each.events.path.parent / "checkpoints", ignore_errors=True)  # `train --from` begins anew
         trial, events, seat = each.trial, each.events, next(s for s in self._seats if s.device == each.device)
         code, of = each.process.exitcode, f"{self._search.metric} "
         if (code == 0 and events.finished is not None) or each.stopped:
@@ -219,23 +229,36 @@ class Sweep:
             if figure is None and not each.stopped and self._search.metric not in ("loss", *events.figures):
                 known = ", ".join(("loss", *events.figures))
                 raise Failed(each.device.host, f"no figure {self._search.metric!r}", f"this job has: {known}")
-            self._done[trial.number] = trial
+            is_whole = not each.stopped and events.finished is not None and not events.finished.stopped
+            self._done[trial.number], self._rungs[trial.number] = trial, 0 if is_whole else each.rung
             said = f"stopped at step {steps:,} of {events.iterations:,}" if each.stopped else f"done, {steps:,} steps"
             _say(f"trial {trial.number} on {trial.host}/{trial.device}: {said}, {of}{_figure(figure)}")
             return
         cause = events.failed.cause if events.failed is not None else f"its process ended with {code}"
-        if code != BY_ITSELF and not self.stopped:
+        lost = self._lost[trial.number]
+        if code == BY_ITSELF:
+            # Before its first step it may be the host that is unfit: another one tells.
+            is_again = events.steps == 0 and not lost and len({each.device.host for each in self._seats}) > 1
+        else:
+            is_again = self._attempts[trial.number] < ATTEMPTS
+        if (is_again or code != BY_ITSELF) and not self.stopped:
             seat.pause = min(max(2 * seat.pause, deadlines.SEAT_PAUSE_SECONDS), deadlines.SEAT_LONGEST_SECONDS)
             seat.free_at = time.monotonic() + seat.pause
-            self._lost[trial.number].add(trial.host)
-            if self._attempts[trial.number] < ATTEMPTS:
+            lost.add(trial.host)
+            if is_again:
                 _say(f"trial {trial.number} on {trial.host}/{trial.device}: {cause}; it is made again elsewhere")
                 self._waiting.appendleft((trial.number, trial.settings))
                 return
+        elif code == BY_ITSELF:
+            for other in self._seats:  # it was the trial, not the host where it failed first
+                if other.device.host in lost:
+                    other.pause = other.free_at = 0.0
         self._done[trial.number] = dataclasses.replace(trial, steps=events.steps, cause=cause)
+        self._rungs[trial.number] = each.rung
         _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed at step {events.steps:,}: {cause}")
         self._in_vain += events.steps == 0
-        if self._in_vain >= IN_VAIN and all(done.cause for done in self._done.values()):
+        trains = any(other.events.steps for other in self._running)
+        if self._in_vain >= IN_VAIN and not trains and all(done.cause for done in self._done.values()):
             raise self._failure(trial, events.failed)
 
     def _failure(self, trial: Trial, event: RunFailed | None = None) -> Failed:

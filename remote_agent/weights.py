@@ -3,7 +3,10 @@
 ::
 
     python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT    -> Exported, as one JSON line
-    python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT --read FILE    -> base64, line by line
+    python -m remote_agent.weights --folder FOLDER --run RUN --export NAME --read FILE    -> base64, line by line
+    python -m remote_agent.weights --folder FOLDER --run RUN --export NAME --remove
+
+Each export has a folder of its own, which is removed once its files were read, or by an export a day later.
 
 ``safetensors`` is the checkpoint's own file, ``pt`` what ``torch.load`` reads. ``hf`` is a folder that
 ``from_pretrained`` reads, ``peft`` an adapter for that library; ``merged`` is ``hf`` with the adapters added to the
@@ -19,6 +22,8 @@ import io
 import json
 import shutil
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +41,37 @@ if TYPE_CHECKING:
 EXPORTS = "exports"
 """In a run's folder."""
 
+_KEPT_S = 24 * 3600.0
+"""An export that nobody removed, since its reader was ended, is kept so long."""
+
 _LINE = 48 * 1024
 """Bytes of a file in a line."""
 
 
 def export(place: Path, form: str) -> protocol.Exported:
-    """Write the newest checkpoint of the run in ``place`` into its ``exports/FORM``.
+    """Write the newest checkpoint of the run in ``place`` into a new folder in its ``exports``.
 
     Raises:
         TrainingError: there is none, or it can't have that form.
     """
     found = _newest(place)
-    into = place / EXPORTS / form
-    shutil.rmtree(into, ignore_errors=True)
-    into.mkdir(parents=True)
+    exports = place / EXPORTS
+    exports.mkdir(exist_ok=True)
+    for old in exports.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(old)
+    into = Path(tempfile.mkdtemp(prefix=f"{form}-", dir=exports))
+    try:
+        _write(place, found, form, into)
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+    files = {path.relative_to(into).as_posix(): path.stat().st_size for path in into.rglob("*") if path.is_file()}
+    return protocol.Exported(files=dict(sorted(files.items())), step=found.step, name=into.name)
+
+
+def _write(place: Path, found: Checkpoint, form: str, into: Path) -> None:
     if form == "safetensors":
         shutil.copyfile(found.path, into / f"{place.name}.safetensors")
     elif form == "pt":
@@ -58,8 +80,6 @@ def export(place: Path, form: str) -> protocol.Exported:
         torch.save(found.weights(), into / f"{place.name}.pt")
     else:
         _of_model(place, found, form, into)
-    files = {path.name: path.stat().st_size for path in sorted(into.iterdir()) if path.is_file()}
-    return protocol.Exported(files=files, step=found.step)
 
 
 def model_of(place: Path) -> tuple[Checkpoint, Job, TrainingConfig, nn.Module]:
@@ -100,7 +120,8 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
+        cause = f"the checkpoint does not fit the model that the job makes now: {str(error).splitlines()[-1].strip()}"
+        raise JobError(cause, detail=str(error)) from error
     return model
 
 
@@ -140,10 +161,13 @@ def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: 
         for part, tensor in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
             tensors[f"base_model.model.{name}.{part}.weight"] = tensor.detach().contiguous()
     save_file(tensors, into / "adapter_model.safetensors", metadata={"format": "pt"})
+    base = getattr(getattr(loaded.factory, "settings", None), "model", None)
+    if isinstance(base, str) and base.startswith("~"):
+        base = str(Path(base).expanduser())  # peft takes it for a name
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM" if hasattr(model, "generate") else None,
-        "base_model_name_or_path": getattr(getattr(loaded.factory, "settings", None), "model", None),
+        "base_model_name_or_path": base,
         "r": config.lora_rank,
         "lora_alpha": config.lora_alpha,
         "lora_dropout": 0.0,
@@ -166,12 +190,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="remote_agent.weights")
     parser.add_argument("--folder", required=True, type=absolute_path)
     parser.add_argument("--run", required=True)
-    parser.add_argument("--format", required=True, choices=protocol.WEIGHTS)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--format", choices=protocol.WEIGHTS)
+    what.add_argument("--export", metavar="NAME")
     parser.add_argument("--read", metavar="FILE")
+    parser.add_argument("--remove", action="store_true")
     options = parser.parse_args()
     place: Path = options.folder / "runs" / Path(options.run).name
-    if options.read is not None:
-        show(place / EXPORTS / options.format / Path(options.read).name)
+    if options.export is not None:
+        made = place / EXPORTS / Path(options.export).name
+        if options.read is not None:
+            show(made / options.read)
+        if options.remove:
+            shutil.rmtree(made, ignore_errors=True)
         return 0
     said = io.StringIO()
     try:

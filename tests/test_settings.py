@@ -13,6 +13,7 @@ import torch
 
 from remote_agent import settings
 from remote_agent.errors import ConfigError
+from remote_agent.kinds import nearest
 from remote_agent.settings import TrainingConfig
 
 
@@ -21,6 +22,12 @@ def test_settings_may_be_strings() -> None:
         {"num_iterations": "50", "learning_rate": "1e-2", "rebalance": "off", "num_cpu_workers": "none"}
     )
     assert config == TrainingConfig(num_iterations=50, learning_rate=0.01, rebalance=False)
+
+
+@pytest.mark.parametrize("name", ["_x", "x_", "a__b", "", "_"])
+def test_a_name_with_any_underscores_is_looked_for(name: str) -> None:
+    assert nearest("lr", (name, "learning_rate")) == "learning_rate"
+    assert nearest(name or "q", (name or "q",)) == (name or "q")
 
 
 def test_settings_that_are_not_named_keep_the_jobs_own_defaults() -> None:

@@ -49,9 +49,13 @@ def refuse_ours(words: Sequence[str]) -> None:
     Raises:
         UsageError: it is one of them.
     """
-    command = next((word for word in words if not word.startswith("-")), "")
-    if command in OURS:
-        raise UsageError(f"`ray {command}` is not for a cluster of ours", step="ray", hint=OURS[command])
+    before = ""
+    for word in words:
+        if word in OURS:
+            raise UsageError(f"`ray {word}` is not for a cluster of ours", step="ray", hint=OURS[word])
+        if not word.startswith("-") and not before.startswith("-"):
+            return  # the command; a word after an option may be that option's value
+        before = word
 
 
 async def rays_output(transport: Transport, cluster: str, words: Sequence[str]) -> AsyncGenerator[HostText]:

@@ -15,6 +15,7 @@ from hetero_tui.planning.failover import holders
 from hetero_tui.runs.listing import find_among, list_copies, told_best
 from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
+from hetero_tui.transport.local import LocalTransport
 from remote_agent import protocol
 
 STEP = "serve"
@@ -68,7 +69,8 @@ async def serving(
         HostError: the host failed at it, or does not let SSH forward ports.
     """
     token = secrets.token_urlsafe(32)
-    words = ("--folder", agent.home_folder(cluster), "--run", run, "--port", str(port), "--device", device)
+    there = port if isinstance(transport, LocalTransport) else 0  # else it is wanted here, and may be taken there
+    words = ("--folder", agent.home_folder(cluster), "--run", run, "--port", str(there), "--device", device)
     command = agent.words(cluster, "serve", *words)
     async with transport.converse(command, step=STEP, silence=deadlines.SILENCE) as talk:
         await talk.say(f"{token}\n".encode())

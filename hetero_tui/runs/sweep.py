@@ -20,7 +20,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent import settings as fields
 from remote_agent.goals import Goal
-from remote_agent.kinds import nearest
+from remote_agent.kinds import convert, nearest
 from remote_agent.search import Parameter, Search
 
 STEP = "sweep"
@@ -112,8 +112,9 @@ def read_sweep(
         hints.append(HINT)
     if mistakes or order is None:
         raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
-    seed = int(given.get("seed", "0"))
+    seed = convert(fields.hints()["seed"], given.get("seed", "0"), parse=True)
     search = Search(parameters=tuple(found.values()), trials=trials, metric=goal.metric, sign=goal.sign, seed=seed)
+    search = replace(search, trials=int(min(trials, search.combinations)))  # more would be the same again
     return replace(order, script=(), search=search)
 
 
@@ -209,5 +210,8 @@ def order_from(
         hint = f"name it: hetero-tui train path/to/{result.job} --from {result.run}"
         raise OrderError((f"{result.job}, which was swept, is not in this folder",), hint=hint)
     given, wrong = parse_settings(pairs)
-    settings = {**{name: str(value) for name, value in result.config.items()}, **best.settings, **given}
+    swept = {**{name: str(value) for name, value in result.config.items()}, **best.settings}
+    if set(fields.GOALS) & set(given):  # one of them says how long
+        swept = {name: value for name, value in swept.items() if name not in fields.GOALS}
+    settings = {**swept, **given}
     return read_order(job or result.job, [*(f"{name}={value}" for name, value in settings.items()), *wrong], paths)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import re
+import secrets
 from collections.abc import Collection
 from pathlib import Path
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, RunError, UsageError
+from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
@@ -20,7 +22,8 @@ STEP = "export"
 SINGLE = ("safetensors", "pt")
 """Formats of one file; the others are a folder."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+"""Of a file, perhaps in a folder, as Hugging Face's additional_chat_templates are."""
 
 
 async def fetch_weights(transport: Transport, cluster: str, run: str, form: str, path: Path) -> int:
@@ -31,24 +34,39 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
         UsageError: ``path`` can't be written, or is a folder that has other files.
         HostError: the head failed at it.
     """
-    words = ("--folder", agent.home_folder(cluster), "--run", run, "--format", form)
-    done = await agent.call(transport, cluster, "weights", *words, step=STEP, deadline=deadlines.EXPORT)
+    words: tuple[str, ...] = ("--folder", agent.home_folder(cluster), "--run", run)
+    done = await agent.call(
+        transport, cluster, "weights", *words, "--format", form, step=STEP, deadline=deadlines.EXPORT
+    )
     if done is None or done.exit_status != 0:
         said = last_lines(done.stderr, 1) if done is not None else "no agent there"
         ended = f"the export ended on {transport.host} without a word -> its memory has to hold the whole model"
         cause, _, hint = (said or ended).partition(" -> ")
         raise RunError(f"{run}: {cause}", step=STEP, hint=hint)
     found = agent.answer(protocol.Exported, transport.host, done, step=STEP)
-    if form not in SINGLE:
+    words += ("--export", found.name)
+    try:
+        await _bring(transport, cluster, words, found, path, is_single=form in SINGLE)
+    finally:
+        with contextlib.suppress(HostError):  # it is removed there after a day
+            await agent.call(transport, cluster, "weights", *words, "--remove", step=STEP)
+    return found.step
+
+
+async def _bring(
+    transport: Transport, cluster: str, words: tuple[str, ...], found: protocol.Exported, path: Path, *, is_single: bool
+) -> None:
+    """Write the files of an export to ``path``; raises as :func:`fetch_weights` does."""
+    if not is_single:
         refuse_others(path, found.files)
     for name, size in found.files.items():
         if not _NAME.fullmatch(name):
             raise agent.refused(transport.host, protocol.ProtocolError(f"{name!r} is no file name"), STEP)
-        target = path if form in SINGLE else path / name
-        draft = target.with_name(f".{target.name}.part")
+        target = path if is_single else path / name
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
+            with draft.open("xb") as file:
                 async with agent.follow(transport, cluster, "weights", *words, "--read", name, step=STEP) as lines:
                     async for line in lines:
                         file.write(base64.b64decode(line.raw, validate=True))
@@ -62,7 +80,6 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
             raise UsageError(f"{target} can't be written: {error.strerror}", step=STEP, hint=hint) from None
         finally:
             draft.unlink(missing_ok=True)
-    return found.step
 
 
 def refuse_others(folder: Path, names: Collection[str]) -> None:
@@ -71,8 +88,12 @@ def refuse_others(folder: Path, names: Collection[str]) -> None:
     Raises:
         UsageError: it has some.
     """
-    there = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    others = [name for name in there if name not in names and not name.startswith(".")]
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    places = [folder, *(folder / name for name in folders)]
+    entries = (entry for place in places if place.is_dir() for entry in place.iterdir())
+    there = sorted(entry.relative_to(folder).as_posix() for entry in entries)
+    known = {*names, *folders}
+    others = [name for name in there if name not in known and not name.rpartition("/")[2].startswith(".")]
     if others:
         raise UsageError(
             f"{folder} has files that are not of this export, such as {others[0]}",

@@ -17,7 +17,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -56,9 +56,9 @@ class LanguageModelJob:
         """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
         model = self.outline()
         if config.lora_rank:
-            targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
+            bits, targets = config.quantize == "nf4", [each.strip() for each in config.lora_targets.split(",")]
             try:
-                adapt(model, four_bits=False, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
+                adapt(model, four_bits=bits, rank=config.lora_rank, alpha=1.0, targets=tuple(filter(None, targets)))
             except CannotAdapt as error:
                 raise JobError(error.cause, hint=error.hint) from error
         most, context = self.context_length(model), self.settings.context
@@ -106,7 +106,8 @@ class LanguageModelJob:
 
     def tokens_of(self, text: str) -> list[int]:
         """The tokens of a prompt, for ``hetero-tui serve``."""
-        return list(self._tokenizer()(text)["input_ids"])
+        tokens, (_, after) = list(self._tokenizer()(text)["input_ids"]), self._around()
+        return tokens[: len(tokens) - len(after)]  # the end of a text is not that of a prompt
 
     def text_of(self, tokens: list[int]) -> str:
         return str(self._tokenizer().decode(tokens, skip_special_tokens=True))
@@ -173,8 +174,7 @@ class LanguageModelJob:
             others = f" and {len(missing) - 1} more" * (len(missing) > 1)
             hint = "name the folder of a whole causal language model, or set from_scratch=true"
             raise JobError(f"{named}: there are no weights for {missing[0]}{others}", hint=hint)
-        found: nn.Module = made
-        return found
+        return cast("nn.Module", made)
 
     def _refuse_integers(self, folder: Path) -> None:
         """Refuse weights in a form that would be taken for their values (int8 without its scales).
@@ -223,6 +223,12 @@ class LanguageModelJob:
         if self._read is None:
             self._read = self._read_tokenizer()
         return self._read
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The tokens for a text's beginning and its end that the tokenizer itself adds, or none."""
+        first, *others = (tokenizer := self._tokenizer())("a")["input_ids"] or [None]
+        before = [first] if others and first == tokenizer.bos_token_id else []
+        return before, others[-1:] if others[-1:] == [tokenizer.eos_token_id] else []
 
     def _read_tokenizer(self) -> Any:
         named = self.settings.tokenizer or self.settings.model
@@ -302,14 +308,13 @@ class LanguageModelJob:
     def _samples(self) -> tuple[Samples, int]:
         """All samples, and how many of them are held out."""
         tokenizer, context = self._tokenizer(), self.settings.context
-        tokens = array("i")
-        waiting: list[str] = []
+        before, end = self._around()[0], tokenizer.eos_token_id
+        between = before if end is None else [end, *before]
+        tokens, waiting = array("i", before), list[str]()
 
         def take() -> None:
             for numbers in tokenizer(waiting, add_special_tokens=False)["input_ids"] if waiting else ():
-                tokens.extend(numbers)
-                if tokenizer.eos_token_id is not None:
-                    tokens.append(tokenizer.eos_token_id)
+                tokens.extend((*numbers, *between))
             waiting.clear()
 
         for text in self._texts():
@@ -322,11 +327,11 @@ class LanguageModelJob:
             if len(waiting) >= _AT_ONCE:
                 take()
         take()
-        known = torch.from_numpy(np.array(tokens, dtype=np.int32))
-        samples = Samples(known, max(0, len(tokens) - 1) // context, context)
+        known = torch.from_numpy(np.array(tokens[: len(tokens) - len(before)], dtype=np.int32))
+        samples = Samples(known, max(0, len(known) - 1) // context, context)
         held_out = min(round(len(samples) * self.settings.validation_fraction), len(samples) - 1)
         if len(samples) < 1:
-            cause = f"its {len(tokens):,} tokens are fewer than one sample of {context} and the token after it"
+            cause = f"its {len(known):,} tokens are fewer than one sample of {context} and the token after it"
             raise JobError(f"data={self.settings.data}: {cause}", hint="give more text, or a smaller context")
         return samples, held_out
 

@@ -8,11 +8,12 @@ step is computed with the model as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
@@ -20,6 +21,10 @@ from remote_agent.models.nf4 import Nf4Linear
 
 _HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
 """Output layers, which are left alone unless they are named."""
+
+
+UNQUANTIZED = 0.1
+"""The part of a model's numbers that may be in other matrices than those of linear layers and embeddings."""
 
 
 class CannotAdapt(TrainingError):
@@ -64,8 +69,18 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     Raises:
         CannotAdapt: there is no layer of such a name, or none of such a rank.
     """
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        # nn.MultiheadAttention computes with the weight of its output layer, and never calls that layer.
+        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    }
     known = sorted({_last(name) for name in linear})
+    transposed = [name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"]
+    if transposed and (not targets or {_last(name) for name in transposed} & set(targets)):
+        cause = f"a {type(model).__name__} has Conv1D in the place of linear layers ({transposed[0]}), as GPT-2 does"
+        hint = "adapters and four bits are for nn.Linear: train it with lora_rank=0, or take another model"
+        raise CannotAdapt(cause, hint=hint)
     if not linear:
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
     for target in targets:
@@ -76,6 +91,9 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     if not targets and _HEADS.issuperset(known):
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
+    _refuse_bypassed(model, [name for name in linear if four_bits or not targets or _last(name) in targets])
+    if four_bits:
+        _refuse_unquantized(model, linear)
     _refuse_rank(rank, [layer for name, layer in linear.items() if not targets or _last(name) in targets])
     tied = _tied(model)
     for parameter in model.parameters():
@@ -87,6 +105,36 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
     return model
+
+
+def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Linear]) -> None:
+    """Refuse four bits for a model of which much is held otherwise, as experts in one parameter are.
+
+    Raises:
+        CannotAdapt: it is so.
+    """
+    named = (*linear.items(), *((name, each) for name, each in model.named_modules() if isinstance(each, nn.Embedding)))
+    known = {id(layer.weight) for _, layer in named}
+    sizes = {name: each.numel() for name, each in model.named_parameters() if each.dim() > 1 and id(each) not in known}
+    share = sum(sizes.values()) / max(1, sum(each.numel() for each in model.parameters()))
+    if share > UNQUANTIZED:
+        cause = f"quantize=nf4 is for linear layers: {share:.0%} of the model would stay as it is, such as"
+        raise CannotAdapt(f"{cause} {max(sizes, key=sizes.__getitem__)}", hint="train it with quantize=none")
+
+
+def _refuse_bypassed(model: nn.Module, names: Collection[str]) -> None:
+    """Refuse to replace layers whose weights a module reads without calling them: it fails, or is wrong in evaluation.
+
+    Raises:
+        CannotAdapt: one of ``names`` is such a layer.
+    """
+    for name in names:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, nn.TransformerEncoderLayer):
+            raise CannotAdapt(
+                f"{name}: torch's TransformerEncoderLayer reads the weights of its layers itself, past an adapter",
+                hint="name other layers with lora_targets (with quantize=none), or train it with lora_rank=0",
+            )
 
 
 def _refuse_rank(rank: int, layers: Sequence[nn.Linear]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from remote_agent.models.adapters import LoraLinear
 MAX_KEPT = 2
 """Models that a host keeps; older ones are removed."""
 
+_ABANDONED_S = 3600.0
 _PIECE = 1 << 22
 _FORM = "nf4-1"
 
@@ -38,15 +41,32 @@ def key_of(files: Iterable[Path], folder: Path, *others: str) -> str:
         status = path.stat()
         about = repr((str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         known = folder / f"{hashlib.blake2b(about.encode(), digest_size=16).hexdigest()}.contents"
-        if not known.is_file():
+        found = known.read_text() if known.is_file() else ""
+        if not found:
             contents = hashlib.blake2b(digest_size=16)
             with path.open("rb") as file:
                 while piece := file.read(_PIECE):
                     contents.update(piece)
+            found = contents.hexdigest()
             folder.mkdir(parents=True, exist_ok=True)
-            known.write_text(contents.hexdigest())
-        digest.update(f"{path.name} {known.read_text()}".encode())
+            draft = _draft_of(known)
+            draft.write_text(found)
+            draft.replace(known)
+        digest.update(f"{path.name} {found}".encode())
     return digest.hexdigest()
+
+
+def _draft_of(final: Path) -> Path:
+    """A name that no other process uses: a file is there whole or not at all."""
+    return final.with_name(f"{final.name}.{secrets.token_hex(4)}.part")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove drafts of processes that were ended: nobody has written to them for long."""
+    for draft in folder.glob("*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                draft.unlink()
 
 
 def keep(model: nn.Module, folder: Path, key: str) -> None:
@@ -57,9 +77,11 @@ def keep(model: nn.Module, folder: Path, key: str) -> None:
         if id(tensor) not in seen:  # a tied one is there once
             seen.add(id(tensor))
             tensors[name] = tensor.detach().contiguous()
-    draft, final = folder / f"{key}.{id(model)}.part", folder / f"{key}.safetensors"
+    final = folder / f"{key}.safetensors"
+    draft = _draft_of(final)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
         save_file({name: _apart(tensor) for name, tensor in tensors.items()}, draft)
         draft.replace(final)
         others = sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -7,6 +7,7 @@ bytes a number. Two numbers make a byte, the first in its higher half. That is b
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -14,6 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 BLOCK = 64
+
+DIGEST = "nf4_digest"
+"""The name of a layer's digest in state dicts."""
+
+_DIGEST_BYTES = 16
 
 VALUES = (
     -1.0,
@@ -63,6 +69,25 @@ def dequantize(codes: Tensor, largest: Tensor, shape: torch.Size, dtype: torch.d
     return flat.view(-1)[: shape.numel()].view(shape).to(dtype)
 
 
+def _digest(codes: Tensor, largest: Tensor) -> Tensor:
+    if codes.is_meta:
+        return torch.empty(_DIGEST_BYTES, dtype=torch.uint8, device="meta")
+    made = hashlib.blake2b(codes.cpu().numpy().data, digest_size=_DIGEST_BYTES)
+    made.update(largest.cpu().numpy().data)
+    return torch.tensor(list(made.digest()), dtype=torch.uint8)
+
+
+def is_other(one: Tensor, other: Tensor) -> bool:
+    """Whether two digests are of different weights."""
+    return not torch.equal(one.cpu(), other.cpu())
+
+
+def other_base(name: str) -> str:
+    """What there is to say of the digest ``name`` if it is that of other weights."""
+    layer = name.removesuffix(DIGEST).strip(".")
+    return f"the frozen weights of {layer} (in four bits) differ: give each host the same files of the model"
+
+
 class _Multiply(torch.autograd.Function):
     """``x @ weight.T``; backward makes the weight from its codes again, instead of keeping it."""
 
@@ -82,11 +107,13 @@ class _Multiply(torch.autograd.Function):
 class Nf4Linear(nn.Module):
     """A linear layer whose weight is frozen, and held in four bits. Its bias is as it was, and frozen.
 
-    The codes are in no state dict: they are made from the weights that the job's model begins with.
+    The codes are in no state dict: they are made from the weights that the job's model begins with. Their digest is, so
+    that adapters never come to stand beside another base than the one that they were trained with.
     """
 
     codes: Tensor
     largest: Tensor
+    nf4_digest: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -94,6 +121,7 @@ class Nf4Linear(nn.Module):
         codes, largest = quantize(linear.weight)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("largest", largest, persistent=False)
+        self.register_buffer(DIGEST, _digest(codes, largest))
         self.has_bias = "bias" in dict(linear.named_parameters())
         self.bias = linear.bias
 
@@ -103,6 +131,15 @@ class Nf4Linear(nn.Module):
         shape = torch.Size((self.out_features, self.in_features))
         result: Tensor = _Multiply.apply(x, self.codes, self.largest, shape)  # type: ignore[no-untyped-call]
         return result + self.bias.to(result.dtype) if self.has_bias else result
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        *_, missing, _, errors = others
+        given = state_dict.get(prefix + DIGEST)
+        if given is not None and given.device.type != "meta" and is_other(given, self.nf4_digest):
+            errors.append(other_base(prefix + DIGEST))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        if prefix + DIGEST in missing:
+            missing.remove(prefix + DIGEST)  # state dicts had none before
 
     def dense(self) -> nn.Linear:
         """A plain layer with the weight that this one has, in float32."""

@@ -87,6 +87,10 @@ class Part:
         """The parameters that it uses, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if self.uses(name)}
 
+    def buffers(self) -> list[Tensor]:
+        """The buffers within its blocks: of a model in four bits, most of its weights."""
+        return [each for block in self._blocks[self.first : self.last] for each in block.buffers()]
+
     def tensors(self) -> set[str]:
         """Names of the parameters and buffers that it uses: all but those within other parts alone."""
         foreign = self._foreign()
@@ -184,6 +188,11 @@ def _there(tensor: Tensor, device: torch.device | str) -> Tensor:
     """In memory of the device's: what lies in a file is copied."""
     there = tensor.to(device)
     return there.clone() if there.device.type == "cpu" and there.untyped_storage().filename is not None else there
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether each of its numbers has a place of its own: not so of those that a part does not use."""
+    return tensor.layout != torch.strided or tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
 def _without_memory(tensor: Tensor, device: torch.device | str, value: float) -> Tensor:

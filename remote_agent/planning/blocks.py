@@ -20,7 +20,7 @@ class BlockCost:
     Attributes:
         forward_s: seconds.
         backward_s: seconds.
-        weights: bytes of its parameters.
+        weights: bytes of its parameters and buffers.
         trained: bytes of those that are trained.
         held: bytes that it keeps from forward to backward.
         boundary: bytes that it is given by the block before it.

@@ -70,7 +70,7 @@ def test_a_trial_that_is_made_again_counts_once() -> None:
 def test_more_is_better_where_the_metric_says_so() -> None:
     halving = Halving(sign=-1)
     assert [halving.goes_on(n, 0, figure) for n, figure in enumerate((0.5, 0.4, 0.6))] == [True, False, True]
-    assert ranked([(0, 9, 0.5), (1, 9, 0.9), (2, 3, 0.99), (3, 9, None)], -1) == [1, 0, 2, 3]
+    assert ranked([(0, 0, 0.5), (1, 0, 0.9), (2, -2, 0.99), (3, 0, None)], -1) == [1, 0, 2, 3]
 
 
 def test_halving_keeps_the_best_of_many_and_saves_most_steps() -> None:

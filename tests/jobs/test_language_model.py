@@ -24,6 +24,8 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.job import Job
 from remote_agent.training.shared.figures import figures_of, whole
 
+tokenizers: Any = pytest.importorskip("tokenizers")
+transformers: Any = pytest.importorskip("transformers")
 tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
 from tests.training.pipelines import LocalPipeline, assert_close, plain  # noqa: E402
 
@@ -391,3 +393,35 @@ def test_unknown_targets_are_refused_with_the_nearest(ordered: Ordered) -> None:
     with pytest.raises(JobError) as caught:
         ordered(lora_rank=4, lora_targets="q_porj")
     assert "did you mean q_proj?" in str(caught.value)
+
+
+def _with_special(folder: Path, model: Path) -> Path:
+    """A tokenizer that puts a token before a text and one after it, as Llama's and Gemma's may."""
+    words = (*tiny_models.WORDS, "<bos>")
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = [("<bos>", words.index("<bos>")), ("<eos>", 0)]
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<bos> $A <eos>", special_tokens=special)
+    tokens = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **tokens).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 40])
+def test_texts_begin_in_training_as_prompts_do_in_serving(
+    ordered: Ordered, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(language_model, "_PIECE", piece)
+    made = ordered(tokenizer=_with_special(tmp_path / "special", folder))[0]
+    begin = len(tiny_models.WORDS)
+    prompt = made.factory.tokens_of("the cat")
+    assert prompt[0] == begin
+    assert prompt[-1] != 0, "the answer goes on from here"
+    tokens = made.create_data().tokens.tolist()
+    assert tokens[0] == begin
+    ends = [at for at, token in enumerate(tokens[:-1]) if token == 0]
+    assert len(ends) > 100
+    assert all(tokens[at + 1] == begin for at in ends)
+    assert tokens.count(begin) == len(ends) + 1

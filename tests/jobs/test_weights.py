@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +45,7 @@ def run_of(folder: Path, model: Path, **given: Any) -> tuple[Path, torch.nn.Modu
         server_host="a",
         config=config,
     )
-    place.mkdir()
+    place.mkdir(parents=True)
     (place / "run.json").write_text(protocol.encode(spec))
     made = job.from_object("hf-lm", jobs.ready("hf-lm"))
     settings = job.configured(made, config)
@@ -56,6 +60,10 @@ def run_of(folder: Path, model: Path, **given: Any) -> tuple[Path, torch.nn.Modu
     return place, trained.eval()
 
 
+def exported(place: Path, form: str) -> Path:
+    return place / weights.EXPORTS / weights.export(place, form).name
+
+
 def logits(model: Any) -> Tensor:
     with torch.no_grad():
         found: Tensor = model.eval()(input_ids=TOKENS).logits
@@ -68,19 +76,17 @@ def test_trained_weights_come_back_bit_for_bit_in_every_form(tmp_path: Path, mod
 
     place, trained = run_of(tmp_path, model)
     assert weights.export(place, "safetensors").step == 7
-    weights.export(place, "pt")
-    weights.export(place, "hf")
-    exports = place / "exports"
-    read = AutoModelForCausalLM.from_pretrained(exports / "hf")
+    safetensors, pt, hf = (exported(place, form) for form in ("safetensors", "pt", "hf"))
+    read = AutoModelForCausalLM.from_pretrained(hf)
     for found in (
-        load_file(exports / "safetensors/hf-lm-1.safetensors"),
-        torch.load(exports / "pt/hf-lm-1.pt", weights_only=True),
+        load_file(safetensors / "hf-lm-1.safetensors"),
+        torch.load(pt / "hf-lm-1.pt", weights_only=True),
         read.state_dict(),
     ):
         assert found.keys() == trained.state_dict().keys()
         assert all(torch.equal(found[name], tensor) for name, tensor in trained.state_dict().items())
     assert torch.equal(logits(read), logits(trained))
-    assert AutoTokenizer.from_pretrained(exports / "hf")("the cat")["input_ids"] == [2, 4]
+    assert AutoTokenizer.from_pretrained(hf)("the cat")["input_ids"] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -93,13 +99,12 @@ def test_an_adapter_is_read_by_peft_and_merged_gives_the_same(
     from transformers import AutoModelForCausalLM
 
     place, trained = run_of(tmp_path, model, lora_rank=4, **given)
-    weights.export(place, "peft")
-    weights.export(place, "merged")
+    merged_into, peft_into = exported(place, "merged"), exported(place, "peft")
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     assert (logits(base) - logits(trained)).abs().max() > 1e-3, "the adapter does something"
-    merged = AutoModelForCausalLM.from_pretrained(place / "exports/merged")
+    merged = AutoModelForCausalLM.from_pretrained(merged_into)
     assert (logits(merged) - logits(trained)).abs().max() < 1e-5
-    adapted = peft.PeftModel.from_pretrained(base, place / "exports/peft")
+    adapted = peft.PeftModel.from_pretrained(base, peft_into)
     assert (logits(adapted) - logits(trained)).abs().max() < 1e-5
 
 
@@ -107,8 +112,7 @@ def test_merged_into_four_bits_gives_what_the_run_gave(tmp_path: Path, model: Pa
     from transformers import AutoModelForCausalLM
 
     place, trained = run_of(tmp_path, model, lora_rank=4, quantize="nf4", lora_targets="v_proj")
-    weights.export(place, "merged")
-    merged = AutoModelForCausalLM.from_pretrained(place / "exports/merged")
+    merged = AutoModelForCausalLM.from_pretrained(exported(place, "merged"))
     assert (logits(merged) - logits(trained)).abs().max() < 1e-5
 
 
@@ -169,12 +173,90 @@ def test_an_answer_is_computed_token_by_token_and_is_the_one_of_whole_texts(tmp_
         if tokens[-1] == tokenizer.eos_token_id:
             tokens.pop()
             break
-    assert answer == tokenizer.decode(tokens[begin:], skip_special_tokens=True)
+    prompt, whole = (tokenizer.decode(each, skip_special_tokens=True) for each in (tokens[:begin], tokens))
+    assert prompt + answer == whole
     assert lengths[0] == begin
     assert set(lengths[1 : 64 - begin]) <= {1}
     assert set(lengths[65 - begin :]) <= {64}, "beyond the context each token is at another place"
 
 
+class Dropping:
+    """A tokenizer that drops the space before the first token that it decodes, as Llama 2's does."""
+
+    end_token = None
+
+    def tokens_of(self, text: str) -> list[int]:
+        return [tiny_models.WORDS.index(word) for word in text.split()]
+
+    def text_of(self, tokens: list[int]) -> str:
+        return " ".join(tiny_models.WORDS[token % len(tiny_models.WORDS)] for token in tokens)
+
+
+def test_the_space_after_the_prompt_is_kept(tmp_path: Path, model: Path) -> None:
+    place, _ = run_of(tmp_path, model)
+    served = Served(place, "cpu")
+    served._factory = Dropping()
+    pieces = list(served.generate({"prompt": "the old", "max_tokens": 5}))
+    assert len(pieces) == 5
+    assert all(piece.startswith(" ") for piece in pieces)
+
+
+@pytest.mark.parametrize("token", [-1, 24, 1 << 40])
+def test_a_number_that_is_no_token_is_refused_before_the_model_gets_it(tmp_path: Path, model: Path, token: int) -> None:
+    place, _ = run_of(tmp_path, model)
+    served = Served(place, "cpu")
+    served._model.register_forward_pre_hook(lambda *_: pytest.fail("the model was called"))
+    with pytest.raises(ValueError, match="whole numbers from 0 to 23"):
+        served.predict([[1, token]])
+
+
 def text_beside(model: Path) -> Path:
     (model.parent / "text.txt").write_text(tiny_models.text(40))
     return model
+
+
+def test_exports_of_one_form_at_a_time_do_not_mix_and_are_removed(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, _ = run_of(tmp_path / "runs", model)
+    first, second = weights.export(place, "pt"), weights.export(place, "pt")
+    assert first.name != second.name
+    how = ["weights", "--folder", str(tmp_path), "--run", place.name, "--export"]
+    monkeypatch.setattr(sys, "argv", [*how, first.name, "--read", "hf-lm-1.pt"])
+    assert weights.main() == 0
+    read = b"".join(base64.b64decode(line) for line in capsys.readouterr().out.splitlines())
+    assert len(read) == first.files["hf-lm-1.pt"]
+    monkeypatch.setattr(sys, "argv", [*how, first.name, "--remove"])
+    assert weights.main() == 0
+    assert [entry.name for entry in (place / "exports").iterdir()] == [second.name]
+    os.utime(place / "exports" / second.name, (1, 1))  # its reader was ended long ago
+    third = weights.export(place, "pt")
+    assert [entry.name for entry in (place / "exports").iterdir()] == [third.name]
+
+
+def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path) -> None:
+    place, _ = run_of(tmp_path, model)
+    with pytest.raises(JobError):
+        weights.export(place, "peft")
+    assert not list((place / "exports").iterdir())
+
+
+def test_chat_templates_in_a_folder_are_exported(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_beside(self: Any, folder: Path) -> None:
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tools.jinja").write_text("{{ messages }}")
+
+    monkeypatch.setattr("remote_agent.jobs.language_model.LanguageModelJob.save_beside", save_beside)
+    place, _ = run_of(tmp_path, model)
+    assert weights.export(place, "hf").files["additional_chat_templates/tools.jinja"] == 14
+
+
+def test_an_adapter_names_its_base_without_a_tilde(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = run_of(tmp_path, model, lora_rank=2)
+    monkeypatch.setenv("HOME", str(model.parent))
+    text = (place / "run.json").read_text()
+    (place / "run.json").write_text(text.replace(f'"model":"{model}"', '"model":"~/llama"'))
+    described = json.loads((exported(place, "peft") / "adapter_config.json").read_text())
+    assert described["base_model_name_or_path"] == str(model)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt
 from remote_agent.models.nf4 import VALUES, Nf4Linear, dequantize, quantize
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import resuming
+from remote_agent.training.errors import JobError
+from remote_agent.training.job import create_model
+from remote_agent.training.shared import flat
+from remote_agent.training.user_code import checks
+from remote_agent.training.worker.whole_model import bring
 
 OFFSET = 0.9677083
 """Of the largest quantile, as the paper's authors chose it."""
@@ -111,3 +121,102 @@ def test_an_unknown_target_names_the_nearest() -> None:
     with pytest.raises(CannotAdapt, match="lora_targets=upp") as refused:
         adapt(_Model(), four_bits=False, rank=2, alpha=2.0, targets=("upp",))
     assert refused.value.hint == "did you mean up?"
+
+
+@pytest.mark.parametrize("way", ["first weights", "checkpoint", "export", "stage"])
+def test_adapters_beside_another_four_bit_base_are_refused(way: str, tmp_path: Path) -> None:
+    config = TrainingConfig(quantize="nf4", lora_rank=2)
+    one, same, other = (create_model(_Job(), seed, config) for seed in (1, 1, 2))
+    state = {name: each.clone() for name, each in one.state_dict().items()}
+    path, _ = checkpoint.save(tmp_path, 1, one, {"position": 8, "config": {"seed": 1}})
+    found, refusal = checkpoint.find(path), r"the frozen weights of blocks\.\d\.(up|down)\.base \(in four bits\) differ"
+
+    def bring_to(model: nn.Module) -> None:
+        if way == "first weights":
+            checks.load_first(model, safetensors.torch.save(state))
+        elif way == "checkpoint":
+            resuming.into_model(found, model)
+        elif way == "export":
+            model.load_state_dict(found.weights())
+        else:
+            bring(model, {n: (str(each.dtype), flat.to_bytes(each.reshape(-1))) for n, each in state.items()})
+
+    bring_to(same)
+    with pytest.raises((JobError, RuntimeError), match=refusal):
+        bring_to(other)
+
+
+def test_a_checkpoint_from_before_there_were_digests_is_read(tmp_path: Path) -> None:
+    config = TrainingConfig(quantize="nf4", lora_rank=2)
+    model = create_model(_Job(), 1, config)
+    older = {name: each.clone() for name, each in model.state_dict().items() if not name.endswith("digest")}
+    checks.load(model, older, "cause", "hint")
+    model.load_state_dict(older)
+
+
+class _Attending(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.up, self.block = nn.Linear(4, 8), block
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        found: Tensor = self.block(x, x, x)[0] if isinstance(self.block, nn.MultiheadAttention) else self.block(x)
+        return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_own_attention_works_beside_adapters(training: bool) -> None:
+    model = _Attending(nn.MultiheadAttention(8, 2, batch_first=True)).train(training)
+    x = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        before = model(x)
+        adapt(model, four_bits=False, rank=2, alpha=2.0)
+        torch.testing.assert_close(model(x), before)
+
+
+def test_a_layer_that_reads_weights_past_adapters_is_refused() -> None:
+    def made() -> nn.Module:
+        return _Attending(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+
+    for four_bits, targets in ((False, ()), (False, ("linear1",)), (True, ("up",))):
+        with pytest.raises(CannotAdapt, match=r"block\.linear1: torch's TransformerEncoderLayer") as refused:
+            adapt(made(), four_bits=four_bits, rank=2, alpha=2.0, targets=targets)
+        assert "lora_targets" in refused.value.hint
+    model = adapt(made(), four_bits=False, rank=2, alpha=2.0, targets=("up",)).eval()
+    with torch.no_grad():
+        assert model(torch.randn(2, 3, 4)).shape == (2, 3, 8)
+
+
+class _Experts(_Model):
+    """As a mixture of experts in transformers: all experts' matrices are one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.zeros(4, 8, 16))
+
+
+def test_four_bits_are_refused_where_much_is_in_no_linear_layer() -> None:
+    with pytest.raises(CannotAdapt, match=r"4\d% of the model would stay as it is, such as experts") as refused:
+        adapt(_Experts(), four_bits=True, rank=2, alpha=2.0)
+    assert "quantize=none" in refused.value.hint
+    adapt(_Experts(), four_bits=False, rank=2, alpha=2.0)
+
+
+class Conv1D(nn.Module):
+    """As transformers' layer of this name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 8))
+
+
+def test_gpt_2s_layers_are_named_as_what_they_are() -> None:
+    model = nn.ModuleDict({"c_attn": Conv1D(), "lm_head": nn.Linear(8, 11)})
+    with pytest.raises(CannotAdapt, match=r"Conv1D in the place of linear layers \(c_attn\)"):
+        adapt(model, four_bits=False, rank=2, alpha=2.0)
+
+
+class _Job:
+    def create_model(self) -> nn.Module:
+        return _Model()

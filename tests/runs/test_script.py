@@ -33,7 +33,15 @@ def test_what_is_no_script_is_refused_before_anything_starts(tmp_path: Path, nam
     assert cause in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [["stop"], ["--log-color=false", "stop"], ["start", "--head"]])
+@pytest.mark.parametrize(
+    "words",
+    [["stop"], ["--log-color=false", "stop"], ["start", "--head"], ["--logging-level", "info", "stop"], ["-v", "stop"]],
+)
 def test_commands_of_rays_that_would_end_other_clusters_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError, match="not for a cluster of ours"):
         refuse_ours(words)
+
+
+@pytest.mark.parametrize("words", [["job", "submit", "stop"], ["--logging-level", "info", "status"], ["list", "up"]])
+def test_words_of_other_commands_are_theirs(words: list[str]) -> None:
+    refuse_ours(words)

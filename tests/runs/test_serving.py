@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,3 +169,14 @@ async def test_what_can_not_be_served_is_one_line(machine: tuple[Transport, str,
     with pytest.raises(RunError, match="cuda:77 can't be used"):
         async with serving(transport, cluster, "trained", device="cuda:77"):
             pass
+
+
+async def test_a_port_is_wanted_on_this_computer_alone(machine: tuple[Transport, str, Path]) -> None:
+    """The host is this computer, too: it would be taken twice."""
+    transport, cluster, _ = machine
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    async with serving(transport, cluster, "trained", port=port, device="cpu") as service:
+        assert service.url == f"http://127.0.0.1:{port}"
+        assert service.serving.port != port

@@ -153,6 +153,31 @@ def test_training_takes_the_best_settings_and_the_users_own_count_more() -> None
         order_from(result(), None, ["nonsense"])
 
 
+def test_the_users_own_length_replaces_the_sweeps() -> None:
+    order = order_from(result(), None, ["epochs=3"])
+    assert order.settings == {"epochs": "3", "seed": "7", "learning_rate": "0.003"}
+
+
+def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
+    order = read_sweep("digits", ["lr=1e-4..1e-2:log"], 4, pairs=["seed=1e3"])
+    assert order.search is not None
+    assert order.search.seed == 1000
+
+
+def test_few_combinations_are_each_tried_once() -> None:
+    parameters = ["schedule=constant,cosine", "warmup_steps=0..2"]
+    order = read_sweep("digits", parameters, 20)
+    assert order.search is not None
+    rows = [tuple(sorted(row.items())) for row in order.search.values()]
+    assert order.search.trials == len(rows) == len(set(rows)) == 6
+    fewer = read_sweep("digits", parameters, 5).search
+    assert fewer is not None
+    assert fewer.trials == 5
+    mixed = read_sweep("digits", [*parameters, "lr=1e-4..1e-2"], 20).search
+    assert mixed is not None
+    assert mixed.trials == 20
+
+
 def test_what_can_not_be_trained_from_a_sweep_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="none of its trials ended well"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import UsageError
-from hetero_tui.runs.weights import refuse_others
+from hetero_tui.runs.weights import _NAME, refuse_others
 
 NAMES = ("config.json", "model.safetensors")
 
@@ -22,3 +22,16 @@ def test_a_folder_with_files_of_another_export_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"not of this export, such as adapter_config\.json") as error:
         refuse_others(tmp_path, NAMES)
     assert "--output" in error.value.hint
+
+
+def test_files_may_be_in_a_folder_of_the_export_and_nowhere_else(tmp_path: Path) -> None:
+    names = (*NAMES, "additional_chat_templates/tools.jinja")
+    assert all(map(_NAME.fullmatch, names))
+    for name in ("../x", "/x", "a/../x", "a/b/c", "./x", "a//b", ".x", "a/.x"):
+        assert not _NAME.fullmatch(name), name
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tools.jinja").touch()
+    refuse_others(tmp_path, names)
+    (tmp_path / "additional_chat_templates" / "old.jinja").touch()
+    with pytest.raises(UsageError, match=r"such as additional_chat_templates/old\.jinja"):
+        refuse_others(tmp_path, names)

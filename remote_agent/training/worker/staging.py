@@ -169,7 +169,8 @@ class BlockProfiler:
         kind, device = backend.of(self._compute.device), self._compute.device
         free = kind.safe_part * kind.free_bytes(device)
         if device.type == "cpu":
-            free += sum(each.nbytes for each in self._model.parameters() if each.untyped_storage().filename is None)
+            own = (*self._model.parameters(), *self._model.buffers())
+            free += sum(each.nbytes for each in own if not _is_in_file(each))
         return free
 
     def _costs(self, parts: StageParts, size: int) -> Iterator[BlockCost]:
@@ -280,9 +281,14 @@ def _stirred(model: nn.Module) -> Iterator[None]:
             parameter.copy_(value)
 
 
+def _is_in_file(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.untyped_storage().filename is not None
+
+
 def _kind(block: nn.Module, given: Sequence[Tensor]) -> object:
     """What two blocks have in common that take as long."""
-    shapes = tuple((name, tuple(each.shape)) for name, each in block.named_parameters())
+    named = (*block.named_parameters(), *block.named_buffers())
+    shapes = tuple((name, tuple(each.shape)) for name, each in named)
     return type(block), shapes, tuple(tuple(each.shape) for each in given)
 
 
@@ -291,7 +297,8 @@ def _timed(
 ) -> tuple[BlockCost, tuple[Tensor, ...]]:
     """A forward and a backward of one block: its cost, and what it gave."""
     held: dict[int, int] = {}
-    weights = {each.untyped_storage().data_ptr() for each in part.parameters().values()}
+    own = (*part.parameters().values(), *part.model.buffers())
+    weights = {each.untyped_storage().data_ptr() for each in own if each.layout == torch.strided}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -317,7 +324,7 @@ def _timed(
     cost = BlockCost(
         forward_s=forward_s,
         backward_s=time.perf_counter() - began,
-        weights=sum(each.numel() * each.element_size() for each in parameters),
+        weights=sum(each.numel() * each.element_size() for each in (*parameters, *part.buffers())),
         trained=sum(each.numel() * each.element_size() for each in parameters if each.requires_grad),
         held=sum(held.values()),
         boundary=sum(each.nbytes for each in given),

@@ -7,6 +7,7 @@ import gc
 import torch
 from torch import nn
 
+from remote_agent.models.nf4 import DIGEST, is_other, other_base
 from remote_agent.models.part import Part
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
@@ -45,6 +46,7 @@ def bring(model: nn.Module, weights: StageWeights) -> None:
 
     Raises:
         ValueError: they are of another model.
+        JobError: they belong beside other frozen weights.
     """
     own = flat.kept(model)
     with torch.no_grad():
@@ -52,4 +54,6 @@ def bring(model: nn.Module, weights: StageWeights) -> None:
             given = flat.from_bytes(numbers.copy(), getattr(torch, dtype.removeprefix("torch.")))
             if given.numel() != own[name].numel():
                 raise ValueError(f"create_model gave another model here: {name} has {own[name].numel():,} numbers")
+            if name.endswith(DIGEST) and is_other(given, own[name]):
+                raise JobError(f"create_model gave another model on this host: {other_base(name)}", hint=SAME)
             own[name].copy_(given.view(own[name].shape))

@@ -17,9 +17,12 @@ from torch.nn import functional
 from remote_agent.models.errors import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model
+from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.stage import OwnWeights
 from remote_agent.training.worker.staged import StageEngine
 from remote_agent.training.worker.staging import cut_between
@@ -143,6 +146,19 @@ def test_adapters_over_four_bits_are_trained_in_parts() -> None:
     assert any(float(value.norm()) > 0 for name, value in found.items() if name.endswith("lora_b"))
 
 
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_four_bits_are_weights_in_the_plan_and_no_activations(recomputed: bool) -> None:
+    costs = {}
+    for quantize in ("none", "nf4"):
+        config = _config(quantize=quantize, lora_rank=2, activation_checkpointing=recomputed)
+        with LocalPipeline(Big(), config, (0, 3, 6)) as pipeline:
+            costs[quantize] = pipeline.costs.blocks[1]
+    block = create_model(Big(), 7, config).get_submodule("blocks.1")
+    assert costs["nf4"].weights == sum(each.nbytes for each in (*block.parameters(), *block.buffers()))
+    assert costs["nf4"].weights < costs["none"].weights
+    assert costs["nf4"].held <= costs["none"].held
+
+
 class Masked(nn.Module):
     """Attention over what came before, by a mask in a buffer."""
 
@@ -168,6 +184,27 @@ class Sequence(Job):
         return model
 
     layers: Any = None
+
+
+@pytest.mark.parametrize(("job", "how"), [(Sequence(), {}), (Big(), {"quantize": "nf4", "lora_rank": 2})])
+def test_stages_with_buffers_are_evaluated_without_the_memory_of_others(job: Any, how: dict[str, Any]) -> None:
+    config = _config(micro_batch=5, **how)
+    with LocalPipeline(job, config, (0, 2, 4, 6 + isinstance(job, Sequence))) as pipeline:
+        numbers = np.arange(9)
+
+        def evaluated(number: int) -> dict[int, Figures]:
+            stage, model = pipeline.stages[number], pipeline.workers[number].model
+
+            def metrics(model: nn.Module, batch: Tensor) -> Any:
+                found = stage.forward(lambda: job.loss(model, batch), 7)
+                return {} if found is None else {"loss": found}
+
+            return BatchMeter(model, metrics, torch.device("cpu"), seed=0)(pipeline.data, [(0, numbers), (1, numbers)])
+
+        *_, last = pipeline.each(evaluated)
+        plain_loss = float(job.loss(create_model(job, config.seed, config), datasets.fetch(pipeline.data, numbers)))
+        for figures in last.values():
+            assert whole([figures])["loss"] == pytest.approx(plain_loss, rel=1e-5)
 
 
 def test_what_was_measured_leaves_the_model_as_it_was() -> None:

@@ -35,7 +35,10 @@ WATCHED_S = 1.0
 
 
 class NoWorkerLeft(Exception):
-    """All workers were lost during an evaluation."""
+    """No worker could evaluate all batches: all were lost meanwhile, or what failed at one of them."""
+
+    def __init__(self, cause: str = "every worker was lost meanwhile") -> None:
+        super().__init__(cause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +114,7 @@ def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -
     """The metrics of each batch of a pipeline, whose workers evaluate all batches together.
 
     Raises:
-        NoWorkerLeft: one was lost.
+        NoWorkerLeft: one was lost, or failed.
         JobError: the job's metrics, model or data raised.
     """
     figures: dict[int, Figures] = {}
@@ -122,12 +125,12 @@ def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -
             try:
                 answer: dict[int, Figures] | Failed = answer_of(member, call, heartbeat, EXCHANGE_S)
             except rpc.NoAnswer as error:
-                raise NoWorkerLeft from error
+                raise NoWorkerLeft(f"{member.host}: {rpc.describe(error)}") from error
             if isinstance(answer, Failed):
                 raise answer.error(member.host)
             figures |= {number: found for number, found in answer.items() if found}
     if not figures.keys() >= set(wanted):
-        raise NoWorkerLeft
+        raise NoWorkerLeft("a worker was lost meanwhile")
     return figures
 
 
@@ -142,6 +145,7 @@ class _Work:
     pieces: list[_Piece] = field(default_factory=list)
     lost: set[WorkerHandle] = field(default_factory=set)
     figures: dict[int, Figures] = field(default_factory=dict)
+    failed: str = ""
 
     def done(self) -> dict[int, Figures]:
         """The metrics of each batch, once all are there."""
@@ -167,7 +171,7 @@ class _Work:
         """Give pieces to the worker that would finish them first, while it has room for one."""
         living = [member for member in self.session.members if member not in self.lost]
         if not living:
-            raise NoWorkerLeft
+            raise NoWorkerLeft(self.failed) if self.failed else NoWorkerLeft
         speeds = {member: member.track.current.speed for member in living}
         total = sum(speeds.values())
         while self.waiting:
@@ -197,7 +201,9 @@ class _Work:
     def _take(self, piece: _Piece) -> None:
         try:
             answer: dict[int, Figures] | Failed = rpc.get(piece.answer, PING_S)
-        except rpc.NoAnswer:
+        except rpc.NoAnswer as error:
+            if isinstance(error, rpc.CallFailed):  # it lives: the others may fail at the same
+                self.failed = f"{piece.member.host}: {rpc.describe(error)}"
             self._again(piece)
             self._lose(piece.member)
             return

@@ -142,8 +142,8 @@ class Judge:
     def _evaluate(self, session: Session, evaluator: Evaluator, step: int, end: int) -> Verdict:
         try:
             evaluation = evaluator.evaluate(session)
-        except NoWorkerLeft:
-            text = f"step {step} was not evaluated: every worker was lost meanwhile"
+        except NoWorkerLeft as error:
+            text = f"step {step} was not evaluated: {error}"
             session.journal.write(protocol.Notice, step=step, host=self._host, text=text)
             return Verdict()
         self._evaluated = step

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remote_agent.models.nf4 import Nf4Linear
+from remote_agent.models.part import has_memory
 from remote_agent.training.worker.device import backend
 
 
@@ -42,9 +44,16 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 def untouched(model: nn.Module, device: torch.device, changing: Sequence[str] = ()) -> Iterator[None]:
     """After the block each module's mode and buffers, and all random generators, are as they were before it.
 
+    Buffers of a pipeline's other stages have no memory, and nothing can be written to them.
     So are the frozen parameters among ``changing``: a loss may move them, as that of a teacher does.
     """
-    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers("", False)]
+    buffers = [
+        (module, name, buffer)
+        for module in model.modules()
+        if not isinstance(module, Nf4Linear)  # it has none that change, and they are most of a model
+        for name, buffer in module.named_buffers("", False)
+        if has_memory(buffer)
+    ]
     values = [buffer.clone() for _, _, buffer in buffers]
     moved = [(each, each.detach().clone()) for name, each in model.named_parameters() if name in changing]
     generators = _generators(device)
