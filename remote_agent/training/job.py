@@ -351,6 +351,8 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     optimizer = checks.check_optimizer(guard("create_optimizer", create, model, config), model)
+    if not has_scheduler(factory):
+        checks.refuse_scheduled(optimizer)
     optimizer_extras.begin(optimizer)
     return optimizer
 
