@@ -31,6 +31,9 @@ CLUSTER_MARK = "HETERO_TUI_CLUSTER"
 
 It is inherited by all that Ray starts, so that orphans can be told from another user's or tool's processes."""
 
+SAME_HASHES = {"PYTHONHASHSEED": "0"}
+"""A job's words may get their numbers by ``hash``, or by the order of a set: the same ones in every process."""
+
 SIMULATED_SPEED = "HETERO_TUI_SIMULATED_SPEED"
 """Environment variable of a simulated machine (demo, lab): its speed as a fraction of this computer's (0.25)."""
 

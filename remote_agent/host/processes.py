@@ -35,6 +35,7 @@ from remote_agent.host import process_table
 from remote_agent.host.process_table import Process, find_marked
 from remote_agent.protocol import (
     CLUSTER_MARK,
+    SAME_HASHES,
     Leftover,
     ProcessRecord,
     ProtocolError,
@@ -163,7 +164,7 @@ def lock_path(folder: Path) -> Path:
 
 
 def _own_variables(folder: Path) -> dict[str, str]:
-    """What every process of ours has in its environment: the mark, our code, and torch's cache not in ``/tmp``."""
+    """What every process of ours has in its environment, also Ray's workers: the mark, our code, a cache, hashes."""
     return {
         CLUSTER_MARK: str(folder),
         # Ray names its processes by setproctitle, which writes the name over the environment that the kernel shows,
@@ -171,6 +172,7 @@ def _own_variables(folder: Path) -> dict[str, str]:
         "SPT_NOENV": "1",
         "PYTHONPATH": str(AGENT_PATH),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / CACHE),
+        **SAME_HASHES,
     }
 
 

@@ -52,6 +52,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
+from remote_agent.training.user_code.names import refuse_misnamed
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
 from remote_agent.whereabouts import HERE
@@ -128,6 +129,7 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 def _check_steps(factory: Any) -> None:
     """Refuse a job with its own training step: the engine exchanges gradients between the loss and the optimizer."""
+    refuse_misnamed(factory)
     for name in ("training_step", "optimizer_step", "configure_optimizers"):
         if callable(getattr(factory, name, None)):
             raise JobError(
@@ -351,6 +353,8 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     optimizer = checks.check_optimizer(guard("create_optimizer", create, model, config), model)
+    if not has_scheduler(factory):
+        checks.refuse_scheduled(optimizer)
     optimizer_extras.begin(optimizer)
     return optimizer
 

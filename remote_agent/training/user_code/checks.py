@@ -110,6 +110,19 @@ def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
     return made
 
 
+def refuse_scheduled(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer over which a scheduler was made that the engine does not know, and would never step.
+
+    Raises:
+        JobError: there is one.
+    """
+    if getattr(optimizer.step, "_wrapped_by_lr_sched", False):  # torch's LRScheduler marks it
+        raise JobError(
+            "create_optimizer made a learning rate scheduler, which nothing would step",
+            hint="return it from create_scheduler(optimizer, config), or set schedule and warmup_steps",
+        )
+
+
 def refuse_hooks(model: nn.Module, config: TrainingConfig) -> None:
     """Refuse hooks on gradients where they would see those of a part of the batch only.
 
@@ -154,13 +167,16 @@ def _kind(made: object) -> str:
 
 
 def _needs_closure(step: Callable[..., Any]) -> bool:
-    """Whether ``step`` has an argument that must be given."""
+    """Whether ``step`` has an argument that must be given, beside the ``self`` of one that a scheduler wrapped."""
     try:
-        parameters = inspect.signature(step).parameters.values()
+        parameters = inspect.signature(step).parameters
     except (TypeError, ValueError):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(entry.kind in positional and entry.default is inspect.Parameter.empty for entry in parameters)
+    return any(
+        name != "self" and entry.kind in positional and entry.default is inspect.Parameter.empty
+        for name, entry in parameters.items()
+    )
 
 
 def load_first(model: nn.Module, state: bytes) -> None:

@@ -241,8 +241,8 @@ class Stage:
             raise as_job_error(LOSS, error) from error
         finally:
             HERE.leave()
-        if isinstance(result, PartLoss) and result.unknown and end - begin < batch.total:
-            raise JobError(result.unknown, hint=losses.WEIGHT_HINT)
+        if isinstance(result, PartLoss):
+            compute.refuse_lost(result, samples, end - begin, batch.total)
         return result
 
     def _backward(self, task: StageTask, sums: _Sums, gradients: Sequence[Tensor | None]) -> None:

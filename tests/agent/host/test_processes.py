@@ -276,3 +276,14 @@ def test_a_folder_is_held_by_one_at_a_time_also_when_the_holder_removes_its_lock
 def _hold_once(folder: Path) -> bool:
     with processes.locked(folder, 30):
         return processes.lock_path(folder).exists()
+
+
+def test_words_have_the_same_hashes_in_every_process(folder, wait_until):
+    """A vocabulary made of a set, or of ``hash``, would number words otherwise on each worker."""
+    said = []
+    for name in ("one", "two"):
+        log = folder / "logs" / f"{name}.log"
+        processes.launch(folder, name, [sys.executable, "-c", "print(list({'a', 'b', 'c', 'd', 'e'}))"], log)
+        wait_until(lambda log=log: log.read_text().endswith("\n"), 30)
+        said.append(log.read_text())
+    assert said[0] == said[1]

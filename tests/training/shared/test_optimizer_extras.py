@@ -186,3 +186,46 @@ def test_what_another_kind_of_optimizer_remembers_is_no_use(path: str) -> None:
     _, optimizer = made(Counting)
     with pytest.raises(ValueError, match="the optimizer has no"):
         optimizer_extras.into(optimizer, {path: 1.0})
+
+
+class Masters(Rule):
+    """Keeps float32 copies of bfloat16 weights, eight bits of each gradient, and counts in a name of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._steps += 1
+        for each in self.all:
+            state = self.state[each]
+            master = state.setdefault("master", each.float())
+            state["signs"] = each.grad.sign().to(torch.int8)
+            master.sub_(each.grad, alpha=1e-3 / self._steps)
+            each.copy_(master)
+
+
+def test_what_is_remembered_keeps_its_type_and_private_numbers_are_carried() -> None:
+    def trained(steps: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for step in range(steps):
+            torch.manual_seed(step)
+            for each in model.parameters():
+                each.grad = torch.randn_like(each)
+            optimizer.step()
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).to(torch.bfloat16)
+        factory = SimpleNamespace(create_optimizer=lambda model, _: Masters(model.parameters()))
+        return model, job.create_optimizer(factory, model, TrainingConfig())
+
+    model, optimizer = made()
+    trained(3, model, optimizer)
+    other, late = made()
+    other.load_state_dict(model.state_dict())
+    into_optimizer(other, late, of_optimizer(model, optimizer))
+    for each in (model, optimizer), (other, late):
+        trained(5, *each)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert {value.dtype for value in late.state[other.weight].values()} == {torch.float32, torch.int8}  # type: ignore[index]

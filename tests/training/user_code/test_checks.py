@@ -194,3 +194,20 @@ def test_one_parameter_in_two_places_and_views_of_what_is_not_trained_are_no_sha
 @pytest.mark.parametrize("wrapped", [nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm])
 def test_a_weight_that_torch_computes_anew_in_each_pass_is_no_shared_memory(wrapped: Any) -> None:
     check_model(nn.Sequential(wrapped(nn.Linear(3, 3)), nn.Linear(3, 3)))
+
+
+def test_a_scheduler_that_create_optimizer_made_is_refused_unless_it_is_returned_too() -> None:
+    class Scheduled:
+        def create_optimizer(self, network: nn.Module, _: TrainingConfig) -> torch.optim.Optimizer:
+            made = torch.optim.SGD(network.parameters(), lr=0.1)
+            self.schedule = torch.optim.lr_scheduler.LambdaLR(made, lambda done: min(1.0, done / 100))
+            return made
+
+    class Returned(Scheduled):
+        def create_scheduler(self, optimizer: torch.optim.Optimizer, config: TrainingConfig) -> Any:
+            return self.schedule
+
+    with pytest.raises(JobError, match="made a learning rate scheduler") as error:
+        job.create_optimizer(Scheduled(), model(), TrainingConfig())
+    assert "create_scheduler" in error.value.hint
+    assert job.create_optimizer(Returned(), model(), TrainingConfig()).param_groups

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from remote_agent.models.errors import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
@@ -377,3 +378,33 @@ def test_a_layer_that_forward_makes_is_refused_by_name() -> None:
         LocalPipeline(Late(), _config(), (0, 1, 3)),
     ):
         pass
+
+
+class Dropping:
+    """Regression of rows, of which a ``collate_fn`` leaves out the broken one."""
+
+    def create_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return functional.mse_loss(model(batch), batch[:, :1])
+
+    def create_data(self) -> Any:
+        rows: list[Tensor | None] = list(torch.randn(24, 4, generator=torch.Generator().manual_seed(1)))
+        rows[17] = None
+        return DataLoader(
+            cast("Any", rows),
+            batch_size=24,
+            collate_fn=lambda each: torch.stack([row for row in each if row is not None]),
+        )
+
+
+def test_a_micro_batch_that_lost_a_sample_is_refused() -> None:
+    with (
+        LocalPipeline(Dropping(), _config(micro_batch=8), (0, 3)) as pipeline,
+        pytest.raises(JobError, match="collate_fn"),
+    ):
+        pipeline.train(1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from remote_agent.protocol import HOST_LABEL, DeviceSpec
+from remote_agent.protocol import HOST_LABEL, SAME_HASHES, DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.worker.device.device import ANY_GPU
@@ -86,7 +86,7 @@ def actor_options(node: Node, malloc: Mapping[str, str] = KEEP_MEMORY) -> dict[s
         "label_selector": {key: value},
         "max_restarts": 0,
         "max_task_retries": 0,
-        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES), **malloc}},
+        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES), **SAME_HASHES, **malloc}},
     }
 
 

@@ -50,6 +50,8 @@ def tell_sent_back(
     journal: Journal, request: Request, found: Checkpoint | None, error: TrainingError, *notes: str
 ) -> None:
     """Write that the run continues from the checkpoint ``found`` (None: from its beginning), because of ``error``."""
+    if found is not None and found.missing:
+        notes = (*notes, f"the optimizer starts afresh: {found.missing}")
     journal.write(
         RunResumed,
         step=found.step if found is not None else 0,

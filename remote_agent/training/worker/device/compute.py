@@ -218,13 +218,8 @@ class SliceComputer:
                 HERE.enter(LOSS, int(part.indices[0]), len(part.indices))  # to the end of backward
                 self.scalars.samples = len(part.indices)
                 loss = losses.of_part(self._loss, self._model, samples, len(part.indices), batch if self.summed else 0)
+            self.refuse_lost(loss, samples, len(part.indices), batch)
             whole = len(part.indices) == batch
-            if not whole and loss.is_mean_over(len(part.indices)) and not self.summed:
-                lost = self.rows.lost(samples, len(part.indices))
-                if lost:
-                    raise JobError(lost, hint=losses.WEIGHT_HINT)
-            if loss.unknown and not whole and not self.unit:
-                raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
             scale = 1 / loss.weight if whole and loss.weight else 1 / batch
             summed = loss.value.detach() * loss.factor
             total = summed if total is None else total + summed
@@ -300,6 +295,27 @@ class SliceComputer:
         samples = self.fetched(indices, begin, seed)
         with torch.enable_grad():
             return losses.of_part(self._loss, self._model, samples, len(indices))
+
+    def refuse_lost(self, loss: PartLoss, samples: Any, count: int, batch: int) -> None:
+        """A part of a slice whose loss can't be weighed beside the others.
+
+        Args:
+            loss: the part's.
+            samples: as they were fetched.
+            count: of the samples.
+            batch: samples of the step.
+
+        Raises:
+            JobError: some samples were left out of the part, or what its mean is over is not known.
+        """
+        if count == batch:
+            return
+        if loss.is_mean_over(count) and not self.summed:
+            lost = self.rows.lost(samples, count)
+            if lost:
+                raise JobError(lost, hint=losses.WEIGHT_HINT)
+        if loss.unknown and not self.unit:
+            raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
 
     def _at_a_time(self, samples: int) -> int:
         return min(samples, self.most or samples)

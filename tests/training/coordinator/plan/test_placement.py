@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training.coordinator.plan.placement import Node, Placement, seats, without_sharing
+from remote_agent.training.coordinator.plan.placement import Node, Placement, actor_options, seats, without_sharing
 from remote_agent.training.errors import PlacementError
 
 
@@ -43,3 +43,8 @@ def test_those_that_have_enough_cores_keep_their_threads() -> None:
     assert threads((seat("a", 4), "one", 8), (seat("b", 4), "one", 8)) == [4, 4]
     gpu = (seat("a", 8, "cuda:0"), "one", 8)
     assert threads(gpu, (seat("a", 8), "one", 8)) == [8, 8], "a GPU's worker computes on the GPU"
+
+
+def test_words_have_the_same_hashes_in_all_actors_on_anyones_cluster() -> None:
+    node = Node(host="a", selector=("host", "a"), cpus=2, gpus=0)
+    assert actor_options(node)["runtime_env"]["env_vars"]["PYTHONHASHSEED"] == "0"

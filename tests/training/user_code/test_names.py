@@ -1,0 +1,56 @@
+"""A method that the engine does not call is not left out in silence where it was meant to be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.names import refuse_misnamed
+
+
+class Model:
+    """What each job has."""
+
+    def create_model(self) -> Any: ...
+
+    def helper(self) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("compute_loss", "loss"),
+        ("create_optimiser", "create_optimizer"),
+        ("create_schedule", "create_scheduler"),
+        ("create_lr_scheduler", "create_scheduler"),
+        ("create_val_data", "create_validation_data"),
+        ("metric", "metrics"),
+        ("evalute", "evaluate"),
+    ],
+)
+def test_a_method_that_is_likely_meant_to_be_another_is_refused_with_that_name(name: str, meant: str) -> None:
+    job = type("Job", (Model,), {name: lambda self, model, batch: 0.0})()
+    with pytest.raises(JobError, match=f"has a {name}\\(\\), which is not called, and no {meant}\\(\\)"):
+        refuse_misnamed(job)
+
+
+def test_methods_that_the_job_itself_uses_or_that_are_beside_the_right_one_are_not() -> None:
+    class Helped(Model):
+        def compute_loss(self, model: Any, batch: Any) -> Any:
+            return model(batch)
+
+        def evaluate(self, model: Any) -> Any:
+            return {"own": [self.compute_loss(model, batch) for batch in ()]}
+
+    class Both(Model):
+        def loss(self, model: Any, batch: Any) -> Any: ...
+
+        def loss_fn(self, model: Any, batch: Any) -> Any: ...
+
+    class Attribute(Model):
+        criterion = object()
+
+    for job in (Model(), Helped(), Both(), Attribute()):
+        refuse_misnamed(job)
