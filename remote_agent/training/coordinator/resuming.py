@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import nn
 
-from remote_agent.goals import Goal, Watched
 from remote_agent.job_settings import written
 from remote_agent.settings import WHEN_RESUMED
 from remote_agent.strategies import SPECS
@@ -74,30 +73,6 @@ def into_model(found: Checkpoint, model: nn.Module) -> None:
         JobError: they belong to another model, or can't be read.
     """
     checks.load(model, found.weights(), f"the checkpoint of step {found.step} is of another model", _OTHER)
-
-
-def watched(found: Checkpoint | None, config: TrainingConfig, plateau: str) -> Watched:
-    """What came of the evaluations so far, as long as ``keep_best`` names the metric that it is of.
-
-    Args:
-        found: the checkpoint; None: the run is new.
-        config: this run's.
-        plateau: the direction of a scheduler that goes by that metric; empty: it has none.
-
-    Raises:
-        JobError: the scheduler has set its rates by another metric.
-    """
-    if found is None or not found.watched:
-        return ()
-    before, now = str(found.config.get("keep_best") or ""), config.keep_best
-    if Goal.of(before) == Goal.of(now):
-        return found.watched
-    if plateau:
-        raise JobError(
-            f"the learning rate went by {Goal.of(before).metric} so far, and keep_best={now} names another metric",
-            hint="resume without keep_best, or start a new run",
-        )
-    return ()
 
 
 def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:

@@ -251,7 +251,7 @@ def opened(
         joining=joining,
         control=Control(request.folder / CONTROL_FILE, request.commands),
         validation=known.validated_on,
-        evaluations=EvaluationRecord(resuming.watched(known.found, config, optimizer.plateau)),
+        evaluations=EvaluationRecord(known.found.watched if known.found is not None else ()),
         plateau=optimizer.plateau,
         rates=rates_of(request.job.factory, model, config),
         foreseen=_foreseen(request, planned, time.monotonic() - known.began),

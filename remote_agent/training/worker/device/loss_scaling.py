@@ -32,7 +32,7 @@ class LossScale:
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.value = FIRST
         self._good = 0
-        self._factor: float | None = None
+        self._factor = 1.0
         self._overflow: Tensor | None = None
         for parameter in parameters:
             parameter.register_hook(self._unscale)  # type: ignore[no-untyped-call]
@@ -40,10 +40,7 @@ class LossScale:
     def backward(self, loss: Tensor, factor: float) -> None:
         """Backward of ``factor`` times the ``loss``. The factor stays out of float16, where it could overflow."""
         self._factor = factor / self.value
-        try:
-            (loss * self.value).backward()  # type: ignore[no-untyped-call]
-        finally:
-            self._factor = None
+        (loss * self.value).backward()  # type: ignore[no-untyped-call]
 
     def settle(self) -> bool:
         """After a slice: whether its gradients are good; else it is to be computed again, with the new scale.
@@ -67,8 +64,6 @@ class LossScale:
         return False
 
     def _unscale(self, gradient: Tensor) -> Tensor:
-        if self._factor is None:  # a gradient within the loss (torch.autograd.grad), which nothing has scaled
-            return gradient
         bad = ~torch.isfinite(gradient).all()
         self._overflow = bad if self._overflow is None else self._overflow | bad
         return gradient * self._factor

@@ -263,21 +263,6 @@ def test_where_float16_overflows_the_slice_is_computed_again_with_a_smaller_scal
     assert len(repeats) == before, "the scale is remembered"
 
 
-def test_a_gradient_within_the_loss_is_not_divided_by_the_scale() -> None:
-    def stepped(model: nn.Module, batch: Any) -> Tensor:
-        trained = dict(model.named_parameters())
-        inner = torch.autograd.grad(cross_entropy(model, batch), list(trained.values()), create_graph=True)
-        moved = {name: each - 0.5 * grad for (name, each), grad in zip(trained.items(), inner, strict=True)}
-        inputs, targets = batch
-        return F.cross_entropy(torch.func.functional_call(model, moved, inputs), targets)
-
-    model, indices = Net(), np.arange(30)
-    compute = computer(model, stepped, dtype=torch.float16)
-    found = [compute(step, Slice.whole(indices)).loss for step in (1, 2)]
-    plain = computer(model, stepped)(1, Slice.whole(indices)).loss
-    assert found == pytest.approx([plain, plain], rel=0.02)
-
-
 def test_the_scale_grows_after_many_good_slices() -> None:
     weight = nn.Parameter(torch.ones(()))
     scale = LossScale([weight])
