@@ -272,6 +272,19 @@ def test_the_scale_grows_after_many_good_slices() -> None:
     assert scale.value == 2 * FIRST
 
 
+def test_what_the_loss_itself_differentiates_by_parameters_is_not_divided_by_the_scale() -> None:
+    indices, model, whole = np.arange(6), Net(), Net()
+
+    def penalised(model: nn.Module, batch: Any) -> Tensor:
+        loss = cross_entropy(model, batch)
+        (slope,) = torch.autograd.grad(loss, model.head.weight, create_graph=True)
+        return loss + 100 * slope.float().square().mean()
+
+    computer(model, penalised, dtype=torch.float16)(1, Slice.whole(indices))
+    computer(whole, penalised)(1, Slice.whole(indices))
+    assert_close(gradients(model), gradients(whole), 0.03)
+
+
 def test_a_gradient_that_is_infinite_at_any_scale_ends_the_attempts() -> None:
     model, calls = Net(), list[int]()
 
