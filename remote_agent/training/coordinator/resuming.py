@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from remote_agent.goals import Goal, Watched
 from remote_agent.job_settings import written
 from remote_agent.settings import WHEN_RESUMED
 from remote_agent.strategies import SPECS
@@ -66,6 +67,11 @@ def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None)
     return dataclasses.replace(config, seed=found.seed, unit=config.unit or int(found.config.get("unit", 0)))
 
 
+def watched(found: Checkpoint | None, config: TrainingConfig) -> Watched:
+    """The checkpoint's evaluations; none where they are of another metric than the one that ``config`` watches."""
+    return found.watched if found is not None and found.goal == Goal.of(config.keep_best) else ()
+
+
 def into_model(found: Checkpoint, model: nn.Module) -> None:
     """Load the checkpoint's weights and buffers into ``model``.
 
@@ -102,6 +108,8 @@ def notes(found: Checkpoint, config: TrainingConfig, state: TrainingState, worke
         for name in WHEN_RESUMED
         if (before := found.config.get(name)) is not None and before != (now := getattr(config, name))
     ]
+    if found.watched != watched(found, config):
+        said.append(f"the evaluations before are left out: they were compared by {found.goal.metric}")
     if state.missing:
         said.append(f"the optimizer starts afresh: {state.missing}")
     if state.inner and len(state.inner) != workers:
