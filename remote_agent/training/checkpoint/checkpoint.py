@@ -22,7 +22,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from remote_agent.goals import Watched
+from remote_agent.goals import Goal, Watched
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import NotPortable, TrainingState
 from remote_agent.training.errors import JobError, StorageError
@@ -59,6 +59,11 @@ class Checkpoint:
     optimizer: Path | None = None
     missing: str = ""
     watched: Watched = ()
+
+    @property
+    def goal(self) -> Goal:
+        """The metric that ``watched`` is of."""
+        return Goal.of(str(self.config.get("keep_best", "")))
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict.

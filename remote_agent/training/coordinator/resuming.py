@@ -67,6 +67,11 @@ def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None)
     return dataclasses.replace(config, seed=found.seed, unit=config.unit or int(found.config.get("unit", 0)))
 
 
+def watched(found: Checkpoint | None, config: TrainingConfig) -> Watched:
+    """The checkpoint's evaluations; none where they are of another metric than the one that ``config`` watches."""
+    return found.watched if found is not None and found.goal == Goal.of(config.keep_best) else ()
+
+
 def into_model(found: Checkpoint, model: nn.Module) -> None:
     """Load the checkpoint's weights and buffers into ``model``.
 
@@ -74,30 +79,6 @@ def into_model(found: Checkpoint, model: nn.Module) -> None:
         JobError: they belong to another model, or can't be read.
     """
     checks.load(model, found.weights(), f"the checkpoint of step {found.step} is of another model", _OTHER)
-
-
-def watched(found: Checkpoint | None, config: TrainingConfig, plateau: str) -> Watched:
-    """What came of the evaluations so far, as long as ``keep_best`` names the metric that it is of.
-
-    Args:
-        found: the checkpoint; None: the run is new.
-        config: this run's.
-        plateau: the direction of a scheduler that goes by that metric; empty: it has none.
-
-    Raises:
-        JobError: the scheduler has set its rates by another metric.
-    """
-    if found is None or not found.watched:
-        return ()
-    before, now = str(found.config.get("keep_best") or ""), config.keep_best
-    if Goal.of(before) == Goal.of(now):
-        return found.watched
-    if plateau:
-        raise JobError(
-            f"the learning rate went by {Goal.of(before).metric} so far, and keep_best={now} names another metric",
-            hint="resume without keep_best, or start a new run",
-        )
-    return ()
 
 
 def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
@@ -127,6 +108,8 @@ def notes(found: Checkpoint, config: TrainingConfig, state: TrainingState, worke
         for name in WHEN_RESUMED
         if (before := found.config.get(name)) is not None and before != (now := getattr(config, name))
     ]
+    if found.watched != watched(found, config):
+        said.append(f"the evaluations before are left out: they were compared by {found.goal.metric}")
     if state.missing:
         said.append(f"the optimizer starts afresh: {state.missing}")
     if state.inner and len(state.inner) != workers:

@@ -127,7 +127,7 @@ def ready(
         relative = _check_optimizer(request, model)
         resumed = _begin(request, journal, model, found, again=again)
         with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
-            validation.check_plateau(optimizer.plateau, config.keep_best, validated_on)
+            validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
                 spec = candidate.seat.spec
                 journal.write(
@@ -251,7 +251,7 @@ def opened(
         joining=joining,
         control=Control(request.folder / CONTROL_FILE, request.commands),
         validation=known.validated_on,
-        evaluations=EvaluationRecord(resuming.watched(known.found, config, optimizer.plateau)),
+        evaluations=EvaluationRecord(resuming.watched(known.found, config)),
         plateau=optimizer.plateau,
         rates=rates_of(request.job.factory, model, config),
         foreseen=_foreseen(request, planned, time.monotonic() - known.began),

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from remote_agent.goals import Goal
 from remote_agent.training import job
+from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import datasets, ray_data
@@ -61,13 +62,16 @@ def of_job(request: Request, config: TrainingConfig) -> Validation | None:
     return validation_of(given, config, max(1, len(request.devices)), min(limits, default=None))
 
 
-def check_plateau(plateau: str, keep_best: str, validation: Validation | None) -> None:
+def check_plateau(plateau: str, keep_best: str, validation: Validation | None, found: Checkpoint | None = None) -> None:
     """Raise a ``JobError`` if a scheduler needs a validation that does not exist, or has the opposite direction.
+
+    So it does if the scheduler would get figures of two metrics, one before and one after a resume.
 
     Args:
         plateau: the direction of the scheduler: ``min`` or ``max``; empty: it does not use the validation.
         keep_best: the setting.
         validation: the run's.
+        found: the checkpoint from which the run resumes; None: it is a new run.
     """
     if not plateau:
         return
@@ -83,6 +87,12 @@ def check_plateau(plateau: str, keep_best: str, validation: Validation | None) -
         raise JobError(
             f"the ReduceLROnPlateau has mode={plateau}, and {named} says that {better} is better",
             hint="give it the other mode, or name the metric that it is to go by in keep_best",
+        )
+    if found is not None and found.watched and found.goal != goal:
+        before = found.config.get("keep_best") or found.goal.metric
+        raise JobError(
+            f"the ReduceLROnPlateau went by {before} up to step {found.step}, and would go by {goal.metric} now",
+            hint=f"resume with keep_best={before}, or start a new run",
         )
 
 

@@ -93,7 +93,7 @@ class StreamPlan:
 
 
 def obstacles(
-    deterministic: bool, dtypes: Mapping[str, str], optimizer: OptimizerFacts, usage: Usage
+    deterministic: bool, dtypes: Mapping[str, str], optimizer: OptimizerFacts, usage: Usage, clips: bool = False
 ) -> tuple[str, ...]:
     """Why the model can't be streamed, one sentence each; empty when it can.
 
@@ -102,6 +102,7 @@ def obstacles(
         dtypes: of the trained parameters, by name.
         optimizer: the job's.
         usage: what was measured.
+        clips: the gradient is clipped by its norm, that of parameters included that no step is made for.
     """
     others = {dtype for name, dtype in dtypes.items() if dtype != "float32" and name not in usage.never}
     found = []
@@ -115,6 +116,9 @@ def obstacles(
         found.append(f"the optimizer {optimizer.kind} may look at more than one number at a time")
     if usage.sometimes:
         found.append(f"{_some(usage.sometimes)} had a gradient in some slices only")
+    outside = dtypes.keys() - usage.never - {name for group in optimizer.groups for name in group}
+    if clips and outside:
+        found.append(f"clip_norm counts {_some(outside)}, which the optimizer does not have")
     if not any(name not in usage.never for group in optimizer.groups for name in group):
         found.append("no parameter that the optimizer has got a gradient")
     return tuple(found)

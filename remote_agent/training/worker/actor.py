@@ -77,6 +77,7 @@ class Worker(LinkEnd):
         self._orphan = CoordinatorWatchdog()
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
         self._evaluation = ""  # the evaluation whose weights are loaded
+        self._changing: set[str] = set()  # of the model's state, what the job's code changes; known once it is measured
 
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
@@ -130,7 +131,7 @@ class Worker(LinkEnd):
             cut: Sequence[torch.nn.Module] = ()
             with contextlib.suppress(TrainingError):  # the measurement reports it
                 cut = cut_between(self._model, factory) if split else ()
-            notes.append(f"activation checkpointing of {recompute.apply(self._model, cut)} blocks")
+            notes.append(f"activation checkpointing of {recompute.apply(self._model, cut, self._changing)} blocks")
         LOG.info("open on %s, process %d", self._device, os.getpid())
         return WorkerReady(
             machine=machine_id(),
@@ -183,6 +184,7 @@ class Worker(LinkEnd):
         if speed is not None and reference is not None:
             self._compute_slice.simulated = SimulatedDevice(speed, reference)
         self._compute_slice.changing = tuple(buffer_names)
+        self._changing.update(buffer_names)
         self._compute_slice.still = Still(self._model, buffer_names)
         self._compute_slice.watch = self._profiler.watch if watched else None
         self._compute_slice.scalars.take()  # drop those of the measurement

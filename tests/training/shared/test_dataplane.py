@@ -48,6 +48,14 @@ def test_other_dtypes_stand_in_the_way_unless_they_are_not_used() -> None:
     assert obstacles(False, mixed, SGD, Usage(never=names("b"))) == ()
 
 
+def test_a_clipped_norm_is_that_of_parameters_without_a_step_too() -> None:
+    wider = FLOATS | {"d": "float32", "e": "float32"}
+    (found,) = obstacles(False, wider, SGD, Usage(never=names("e")), clips=True)
+    assert found == "clip_norm counts d, which the optimizer does not have"
+    assert obstacles(False, wider, SGD, Usage()) == ()
+    assert obstacles(False, wider, SGD, Usage(never=names("d", "e")), clips=True) == ()
+
+
 def test_a_parameter_that_one_device_used_and_another_did_not_is_used_sometimes() -> None:
     seen = functools.reduce(lambda a, b: a | b, [Usage(never=names("a", "b")), Usage(never=names("a"))])
     assert (seen.never, seen.sometimes) == (names("a"), names("b"))

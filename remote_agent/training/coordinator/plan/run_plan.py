@@ -147,7 +147,9 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
 def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     if profile.fleet is None:
         return None
-    found = dataplane.obstacles(config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage)
+    found = dataplane.obstacles(
+        config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage, bool(config.clip_norm)
+    )
     least = least_slice(profile.measured.usage.buffers)
     made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
     return surveying.with_known(made, profile.before) if profile.before is not None else made
@@ -182,7 +184,9 @@ def _suited(config: TrainingConfig, profile: Profile) -> tuple[TrainingConfig, t
     if strategy.rounds:
         # The job's optimizer works on the workers, on whole parameters; what the shards step with is elementwise.
         optimizer = dataclasses.replace(optimizer, elementwise=True)
-    found = dataplane.obstacles(config.deterministic, profile.dtypes, optimizer, profile.measured.usage)
+    found = dataplane.obstacles(
+        config.deterministic, profile.dtypes, optimizer, profile.measured.usage, bool(config.clip_norm)
+    )
     if not found:
         return config, ()
     if not strategy.otherwise:

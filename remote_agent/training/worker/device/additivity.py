@@ -81,10 +81,11 @@ class Additivity:
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         self._anchored = flat.Anchored(model)
-        count = min(SAMPLES, len(samples), computer.most or SAMPLES)
+        # At least two, to compare them together with each alone, also where training computes one at a time.
+        count = min(SAMPLES, len(samples), max(2, computer.most or SAMPLES))
         self._indices = _spread(samples, count)
         self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
-        self._moved, self._gradients = frozenset[str](), gradients
+        self._moved, self._gradients = frozenset[str](), gradients and computer.most != 1
         self._statistics = uses_batch_statistics(model)
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
@@ -104,6 +105,21 @@ class Additivity:
         """
         if len(self._indices) < 2:
             return Findings(batch_statistics=self._statistics)
+        if self._computer.most != 1:
+            return self._checked()
+        try:  # in training no two are together: samples of unlike shapes, or as large as the memory, may be such
+            self._computer.fetched(self._indices, 0, 0)
+        except Exception:  # noqa: BLE001 - whatever a collate_fn raises
+            return Findings(batch_statistics=self._statistics)
+        try:
+            return self._checked()
+        except Exception as error:
+            if isinstance(error, JobError) and not is_out_of_memory(error):
+                raise
+            devices.release_memory(self._computer.device)
+            return Findings(batch_statistics=self._statistics)
+
+    def _checked(self) -> Findings:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             self._leave_no_gradient()

@@ -26,13 +26,14 @@ class LossScale:
 
     Args:
         parameters: whose gradients leave backward divided by the scale. They get a hook that runs before any other use
-            of the gradient.
+            of the gradient. What a loss itself differentiates by them (``torch.autograd.grad``) is not scaled and
+            stays as it is.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.value = FIRST
         self._good = 0
-        self._factor: float | None = None
+        self._factor: float | None = None  # None: backward is not under way
         self._overflow: Tensor | None = None
         for parameter in parameters:
             parameter.register_hook(self._unscale)  # type: ignore[no-untyped-call]
@@ -67,7 +68,7 @@ class LossScale:
         return False
 
     def _unscale(self, gradient: Tensor) -> Tensor:
-        if self._factor is None:  # a gradient within the loss (torch.autograd.grad), which nothing has scaled
+        if self._factor is None:
             return gradient
         bad = ~torch.isfinite(gradient).all()
         self._overflow = bad if self._overflow is None else self._overflow | bad

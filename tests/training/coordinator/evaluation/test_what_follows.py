@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.validation import Validation, check_plateau
 from remote_agent.training.data import datasets
@@ -159,3 +161,14 @@ def test_a_scheduler_that_can_not_go_by_the_validation_is_refused() -> None:
     assert refused.value.hint
     check_plateau("min", "val_loss", data)
     check_plateau("", "max:accuracy", None)
+
+
+def test_a_scheduler_is_not_given_figures_of_two_metrics() -> None:
+    data, config = Validation([(0.0, 0)], ()), {"keep_best": "max:right"}
+    found = Checkpoint(path=Path("step-5"), step=5, position=40, seed=0, config=config, watched=((4, 0.5),))
+    with pytest.raises(JobError, match="went by max:right up to step 5, and would go by accuracy") as refused:
+        check_plateau("max", "max:accuracy", data, found)
+    assert "keep_best=max:right" in refused.value.hint
+    check_plateau("max", "max:right", data, found)
+    check_plateau("max", "max:accuracy", data, dataclasses.replace(found, watched=()))
+    check_plateau("", "max:accuracy", data, found)

@@ -47,6 +47,16 @@ def test_an_ordinary_model_is_streamed() -> None:
     assert plan.reasons == ("a: a note",)
 
 
+def test_a_norm_over_more_than_the_optimizer_has_is_for_workers() -> None:
+    wider = dataclasses.replace(profile(), dtypes=dict.fromkeys(("w", "b", "c"), "float32"))
+    assert planned(wider).config.strategy == "sync"
+    plan = planned(wider, clip_norm=1.0)
+    assert plan.config.strategy == "allreduce"
+    assert any("clip_norm counts c" in reason for reason in plan.reasons)
+    with pytest.raises(JobError, match="clip_norm counts c"):
+        planned(wider, strategy="local_sgd", clip_norm=1.0)
+
+
 @pytest.mark.parametrize(
     ("found", "why"),
     [

@@ -113,6 +113,33 @@ def test_a_mean_over_samples_is_one_with_dropout_and_batch_normalisation_too(mid
     assert seen.batch_statistics is any(isinstance(each, nn.BatchNorm1d) for each in middle)
 
 
+def test_a_loss_is_looked_at_also_where_training_computes_one_sample_at_a_time() -> None:
+    def of_tokens(model: nn.Module, batch: Any) -> Tensor:
+        counts = batch[1] + 1
+        return (model(batch[0]).square().mean(1) * counts).sum() / counts.sum()
+
+    def seen(loss: Callable[..., Any]) -> Findings:
+        model = net().train()
+        computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0, most=1)
+        return Additivity(model, computer, None, np.arange(SAMPLES), flat.state(model)).check()
+
+    assert seen(of_tokens).together
+    assert not seen(squared).together
+    assert seen(lambda model, batch: model(batch[0]).square().sum()).summed
+
+
+def test_samples_that_fit_into_no_batch_together_are_trained_one_at_a_time() -> None:
+    rows = [torch.randn(3 + index, 6) for index in range(SAMPLES)]
+    model = net().train()
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch[0]).square().mean()
+
+    computer = SliceComputer(model, loss, datasets.as_dataset(rows), torch.device("cpu"), seed=0, most=1)
+    seen = Additivity(model, computer, None, np.arange(SAMPLES), flat.state(model)).check()
+    assert (seen.together, seen.hidden) == ("", "")
+
+
 def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_the_batch() -> None:
     def hardly_random(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) + 1 + (1e-4 * torch.rand(()) if model.training else 0)
