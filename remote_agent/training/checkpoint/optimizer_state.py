@@ -153,9 +153,6 @@ def into_optimizer(
             copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in own.items()}
             document["state"][numbers[id(parameter)]] = copies
     optimizer.load_state_dict(document)
-    for name, entries in states.items():
-        if name in parameters:
-            optimizer_extras.keep_types(optimizer, parameters[name], entries)
     optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
 
 

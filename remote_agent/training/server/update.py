@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from remote_agent.training.shared import optimizer_extras
 from remote_agent.training.shared.average import EMA, WeightAverage
 from remote_agent.training.wire.layout import Layout
 
@@ -84,4 +83,3 @@ class OptimizerUpdate:
         own = {name: tensor.clone() for name, tensor in state.items() if name != EMA}
         document["state"] = {0: own} if own else {}
         optimizer.load_state_dict(document)
-        optimizer_extras.keep_types(optimizer, parameter, own)
