@@ -23,6 +23,10 @@ NAME = "(optimizer)"
 
 _TORCHS = frozenset(
     {"defaults", "param_groups", "params"}
+    | {f"_optimizer_{each}_hooks" for each in ("step_pre", "step_post", "state_dict_pre", "state_dict_post")}
+    | {f"_optimizer_load_state_dict_{each}_hooks" for each in ("pre", "post")}
+    | {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused"}
+    | {"_step_supports_amp_scaling", "_opt_called", "_numel_cache", "_params"}
 )  # and the state of the optimizer itself: its keys are no names
 _DEPTH = 6
 
@@ -139,7 +143,7 @@ def _plain(path: str, value: object, depth: int, whole: torch.optim.Optimizer) -
     entries = () if entered is None else list(entered.items() if isinstance(entered, Mapping) else enumerate(entered))
     for key, entry in entries:
         is_name = isinstance(key, int) if isinstance(entered, MutableSequence) else isinstance(key, str)
-        if is_name and key not in _TORCHS and not str(key).startswith("_") and not set(str(key)) & set("./!"):
+        if is_name and key not in _TORCHS and not str(key).startswith("__") and not set(str(key)) & set("./!"):
             yield from _plain(f"{path}.{key}", entry, depth - 1, whole)
 
 
