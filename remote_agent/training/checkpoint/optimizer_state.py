@@ -35,6 +35,7 @@ WEIGHTS = "(weights)"
 """In the place of an entry's name: the weights themselves, where they are kept with what the optimizer remembers."""
 
 _NUMBER = "!"  # after an entry's name: a Python number, not a tensor
+_OWN_DTYPE = "~"  # after an entry's name: its dtype is not its parameter's, and must not become that
 _SCALARS = frozenset({"step", "mu_product"})  # what torch's elementwise optimizers count for a whole parameter
 
 
@@ -111,7 +112,7 @@ def of_optimizer(
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 here = value.detach().cpu()
-                entries[key] = here.clone() if copied else here
+                entries[named(key, value, parameter)] = here.clone() if copied else here
             elif isinstance(value, int | float):
                 entries[key] = value
             elif value is not None:
@@ -140,8 +141,7 @@ def into_optimizer(
         id(parameter): number
         for number, parameter in enumerate(entry for group in optimizer.param_groups for entry in group["params"])
     }
-    document = optimizer.state_dict()
-    document["state"] = {}
+    kept: dict[int, Entries] = {}
     for name, entries in states.items():
         if name == optimizer_extras.NAME:
             continue
@@ -151,12 +151,34 @@ def into_optimizer(
         own = {key: value for key, value in entries.items() if key != EMA}
         if id(parameter) in numbers and own:
             copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in own.items()}
-            document["state"][numbers[id(parameter)]] = copies
-    optimizer.load_state_dict(document)
-    for name, entries in states.items():
-        if name in parameters:
-            optimizer_extras.keep_types(optimizer, parameters[name], entries)
+            kept[numbers[id(parameter)]] = copies
+    load(optimizer, kept)
     optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
+
+
+def named(key: str, value: Tensor, parameter: Tensor) -> str:
+    """The name under which an entry is kept: it tells whether the dtype is its parameter's; a step is never cast."""
+    return key if key == "step" or value.dtype == parameter.dtype else key + _OWN_DTYPE
+
+
+def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries]) -> None:
+    """Let ``optimizer`` remember ``kept``, by its parameters' numbers, names as :func:`named` gives them.
+
+    ``load_state_dict`` casts to the parameter's dtype, float32 moments of bfloat16 weights too: these are put back.
+    """
+    document = optimizer.state_dict()
+    document["state"] = {
+        number: {key.removesuffix(_OWN_DTYPE): value for key, value in entries.items()}
+        for number, entries in kept.items()
+    }
+    optimizer.load_state_dict(document)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, entries in kept.items():
+        state = optimizer.state[parameters[number]]
+        for key, value in entries.items():
+            if key.endswith(_OWN_DTYPE) and isinstance(value, Tensor):
+                name = key.removesuffix(_OWN_DTYPE)
+                state[name] = value.to(state[name].device)
 
 
 # --- On the wire -----------------------------------------------------------------------------------------------------
@@ -242,6 +264,12 @@ def cut(states: States, shapes: Shapes, begin: int, end: int) -> dict[str, Tenso
             pieces.append((name, states.get(name, {}), slice(max(begin, at) - at, min(end, last) - at)))
         at = last
     keys = {tuple(sorted(entries)) for _, entries, _ in pieces}
+    if len(keys) > 1:  # parameters of several dtypes: what only some keep in their own is cast for all
+        pieces = [
+            (name, {key.removesuffix(_OWN_DTYPE): value for key, value in entries.items()}, part)
+            for name, entries, part in pieces
+        ]
+        keys = {tuple(sorted(entries)) for _, entries, _ in pieces}
     if len(keys) > 1:
         raise NotPortable(f"not every parameter from {pieces[0][0]} to {pieces[-1][0]} was stepped")
     result: dict[str, Tensor] = {}
@@ -271,7 +299,7 @@ def without_weights(state: TrainingState) -> tuple[TrainingState, Tensor | None]
 def _is_scalar(key: str, values: list[Tensor], shapes: list[torch.Size]) -> bool:
     """Whether an entry holds for whole parameters; a parameter without dimensions alone does not show it."""
     telling = [value.dim() == 0 for value, shape in zip(values, shapes, strict=True) if len(shape)]
-    return all(telling) if telling else key in _SCALARS
+    return all(telling) if telling else key.removesuffix(_OWN_DTYPE) in _SCALARS
 
 
 # --- The workers' own optimizers -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from remote_agent.training.shared import optimizer_extras
+from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.shared.average import EMA, WeightAverage
 from remote_agent.training.wire.layout import Layout
 
@@ -74,14 +74,15 @@ class OptimizerUpdate:
         parameter, optimizer = self._chunks[chunk]
         entries: Mapping[str, Any] = optimizer.state_dict()["state"].get(0, {})
         kept = {name: torch.as_tensor(value).detach().clone() for name, value in entries.items() if value is not None}
+        kept = {
+            optimizer_state.named(name, value, parameter) if isinstance(entries[name], Tensor) else name: value
+            for name, value in kept.items()
+        }
         return kept | self._average.of(parameter)
 
     def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
         """Load a state that :meth:`state` returned elsewhere."""
         parameter, optimizer = self._chunks[chunk]
         self._average.take(parameter, state.get(EMA))
-        document = optimizer.state_dict()
         own = {name: tensor.clone() for name, tensor in state.items() if name != EMA}
-        document["state"] = {0: own} if own else {}
-        optimizer.load_state_dict(document)
-        optimizer_extras.keep_types(optimizer, parameter, own)
+        optimizer_state.load(optimizer, {0: own} if own else {})

@@ -21,8 +21,13 @@ from remote_agent.training.shared import flat
 NAME = "(optimizer)"
 """In the place of a parameter's name, where states are kept by these."""
 
-_TORCHS = {"params", *vars(torch.optim.SGD([torch.zeros(1)]))} - {"state"}
-"""Names of what every optimizer of torch's has; keys of the state of the optimizer itself are no names."""
+_TORCHS = frozenset(
+    {"defaults", "param_groups", "params"}
+    | {f"_optimizer_{each}_hooks" for each in ("step_pre", "step_post", "state_dict_pre", "state_dict_post")}
+    | {f"_optimizer_load_state_dict_{each}_hooks" for each in ("pre", "post")}
+    | {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused"}
+    | {"_step_supports_amp_scaling", "_opt_called", "_numel_cache", "_params"}
+)  # and the state of the optimizer itself: its keys are no names
 _DEPTH = 6
 
 _first: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
@@ -62,19 +67,6 @@ def into(optimizer: torch.optim.Optimizer, entries: Mapping[str, Tensor | float]
             _put(place, _key(place, last), value)
         except (LookupError, TypeError, RuntimeError) as error:
             raise ValueError(f"the optimizer has no {path} any more") from error
-
-
-def keep_types(optimizer: torch.optim.Optimizer, parameter: Tensor, entries: Mapping[str, Tensor | float]) -> None:
-    """After ``load_state_dict``: give what is remembered of a parameter the types that it has in ``entries``.
-
-    torch casts it to the parameter's type, as if all of it were of that: float32 copies of bfloat16 weights, or eight
-    bits, are not.
-    """
-    held = optimizer.state.get(parameter, {})
-    for name, value in entries.items():
-        now = held.get(name)
-        if isinstance(now, Tensor) and isinstance(value, Tensor) and now.dtype != value.dtype:
-            held[name] = value.to(now.device, copy=True)
 
 
 def _key(place: Any, key: str) -> str | int:
@@ -151,7 +143,7 @@ def _plain(path: str, value: object, depth: int, whole: torch.optim.Optimizer) -
     entries = () if entered is None else list(entered.items() if isinstance(entered, Mapping) else enumerate(entered))
     for key, entry in entries:
         is_name = isinstance(key, int) if isinstance(entered, MutableSequence) else isinstance(key, str)
-        if is_name and key not in _TORCHS and not set(str(key)) & set("./!"):
+        if is_name and key not in _TORCHS and not str(key).startswith("__") and not set(str(key)) & set("./!"):
             yield from _plain(f"{path}.{key}", entry, depth - 1, whole)
 
 

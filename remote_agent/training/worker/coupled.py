@@ -94,7 +94,8 @@ def _stepped(
                 each.grad *= scale if each is one else LARGE * scale
             optimizer.step()
             found.append(one.detach().clone())
-        return torch.stack(found), optimizer_extras.of(optimizer)
+        extras = optimizer_extras.of(optimizer)
+        return torch.stack(found), {path: value for path, value in extras.items() if "._" not in path}
     finally:
         for each, data in zip(members, weights, strict=True):
             each.data, each.grad = data, None

@@ -40,6 +40,18 @@ class Counting(Rule):
             each.sub_(each.grad, alpha=0.1 / self.steps)
 
 
+class Private(Rule):
+    """Counts in a private attribute."""
+
+    _steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._steps += 1
+        for each in self.all:
+            each.sub_(each.grad, alpha=0.1 / self._steps)
+
+
 class InGroup(Rule):
     """Counts in its group, and keeps a number that is no short fraction."""
 
@@ -124,7 +136,7 @@ def patched(parameters: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-KINDS = [Counting, InGroup, Slow, Drawing, Wrapping, counting_hook, patched]
+KINDS = [Private, Counting, InGroup, Slow, Drawing, Wrapping, counting_hook, patched]
 
 
 def made(kind: Callable[..., torch.optim.Optimizer]) -> tuple[nn.Module, torch.optim.Optimizer]:
