@@ -239,7 +239,7 @@ async def test_a_run_that_was_lost_before_it_is_attached_to_is_not_started_again
         restarted.append(run)
         raise RunError(cause, step="resume run")
 
-    monkeypatch.setattr("hetero_tui.session.find_run", find)
+    monkeypatch.setattr("hetero_tui.following.find_run", find)
     monkeypatch.setattr("hetero_tui.runs.attending.follow", follow)
     monkeypatch.setattr(FleetRecovery, "restart", restart)
     async with session:

@@ -168,6 +168,7 @@ def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(la
     assert re.search(r"b: the model does not fit on cpu: .*strategy=pipeline cuts a model", error)
 
 
+@pytest.mark.long
 def test_a_plan_leaves_out_a_device_without_room_as_the_run_does(cluster: Cluster, tmp_path: Path) -> None:
     job = _with_free({"c": 2.6})
     told, found = _measured(cluster, tmp_path, job, "ac", batch_size=16, strategy="auto")
@@ -176,6 +177,7 @@ def test_a_plan_leaves_out_a_device_without_room_as_the_run_does(cluster: Cluste
     assert any(re.match(r"c \(cpu\): left out: the model does not fit on cpu: .* GB more", why) for why in found.notes)
 
 
+@pytest.mark.long
 def test_a_plan_of_a_model_that_fits_on_no_device_has_the_cut_that_the_run_would_make(
     cluster: Cluster, tmp_path: Path
 ) -> None:
