@@ -197,5 +197,9 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
 def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:
     """The path of a value that is not what it was; empty: all are. ``lengths``: those of lists count, too."""
     skipped = "" if lengths else LENGTH.split("{", 1)[0]
-    paths = (name for name, value in after.items() if name in before and before[name] != value)
+    paths = (name for name, value in after.items() if name in before and not _is_same(before[name], value))
     return next((path for path in paths if not (skipped and path.startswith(skipped))), "")
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)  # two that are no number are the same

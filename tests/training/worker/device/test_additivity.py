@@ -140,6 +140,16 @@ def test_samples_that_fit_into_no_batch_together_are_trained_one_at_a_time() -> 
     assert (seen.together, seen.hidden) == ("", "")
 
 
+def test_what_is_no_number_yet_does_not_change_by_that() -> None:
+    class Job:
+        best = float("nan")
+
+        def __init__(self) -> None:
+            self.last = float("nan")
+
+    assert not found(squared, owner=Job()).hidden
+
+
 def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_the_batch() -> None:
     def hardly_random(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) + 1 + (1e-4 * torch.rand(()) if model.training else 0)
