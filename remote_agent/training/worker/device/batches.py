@@ -38,7 +38,7 @@ def unlike(computer: Fetches, indices: Indices) -> tuple[str, str]:
     first, again = (dict(held_values.values("batch", batch, DEPTH)) for batch in taken[:2])
     computer.rows.note(taken[0], len(indices))
     computer.rows.note(taken[2], len(indices) // 2)
-    if first == again:
+    if first.keys() == again.keys() and not held_values.changed(first, again):
         return "", ""
     name = held_values.changed(before, dict(_numbers("", computer.data, DEPTH)))
     others = "the same samples of the data are others each time that they are taken"

@@ -202,4 +202,6 @@ def changed(before: Mapping[str, object], after: Mapping[str, object], *, length
 
 
 def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
     return one == other or (one != one and other != other)  # two that are no number are the same

@@ -146,6 +146,7 @@ def test_what_is_no_number_yet_does_not_change_by_that() -> None:
 
         def __init__(self) -> None:
             self.last = float("nan")
+            self.missing = torch.full((3,), float("nan"))
 
     assert not found(squared, owner=Job()).hidden
 

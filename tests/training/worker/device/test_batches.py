@@ -86,6 +86,12 @@ def test_a_generator_of_the_data_set_s_own_is_told() -> None:
     assert "each worker has a copy of it" in note
 
 
+def test_samples_with_values_that_are_missing_are_the_same_when_taken_again() -> None:
+    rows = torch.randn(40, 4)
+    rows[::3, 1] = float("nan")
+    assert batches.unlike(computer(rows), np.arange(12)) == ("", "")
+
+
 def kept(samples: list[Any]) -> Any:
     """Leaves out what is broken."""
     return torch.stack([sample for sample in samples if sample is not None])
