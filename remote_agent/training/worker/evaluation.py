@@ -12,7 +12,7 @@ from torch import nn
 
 from remote_agent.training import job
 from remote_agent.training.data import datasets
-from remote_agent.training.errors import TrainingError
+from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared.figures import Figures, figures_of, merged
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
@@ -23,6 +23,12 @@ from remote_agent.whereabouts import HERE
 
 METRICS = "metrics"
 """The user's function, in errors."""
+
+FIRST = 0
+"""Number of the batch that is evaluated before the first step, too."""
+
+SAME = 1e-3
+"""Figures that differ by less are the same: devices round, and few metrics that keep state hide it so well."""
 
 
 class BatchMeter:
@@ -51,9 +57,29 @@ class BatchMeter:
             JobError: the job's metrics, model or data raised.
         """
         devices.select(self._device)
+        found = self._evaluated(data, batches)
+        if [*found] == [FIRST]:  # it is asked for alone before the first step, of each stage of a pipeline too
+            self._refuse_state(data, batches[0][1], found[FIRST])
+        return found
+
+    def _evaluated(self, data: Any, batches: Sequence[tuple[int, Indices]]) -> dict[int, Figures]:
         with untouched(self._model, self._device, self.changing), torch.no_grad():
             self._model.eval()
             return {number: self._of(data, number, indices) for number, indices in batches}
+
+    def _refuse_state(self, data: Any, indices: Indices, seen: Figures) -> None:
+        """Metrics that are others once another batch was seen would mix all evaluations of a worker, and no others'."""
+        if len(indices) < 2:
+            return
+        self._evaluated(data, [(FIRST, indices[: len(indices) // 2])])
+        again = self._evaluated(data, [(FIRST, indices)])[FIRST]
+        for name, pair in seen.items():
+            if not np.allclose(pair, again.get(name, ()), rtol=SAME, atol=SAME, equal_nan=True):
+                raise JobError(
+                    f"{METRICS} gives another {name} for the same batch once it has seen another one: it keeps what it"
+                    " saw (a torchmetrics object?), which is another on each worker",
+                    hint="compute it anew from each batch, as counts (sum, weight), or measure in evaluate(model)",
+                )
 
     def _of(self, data: Any, number: int, indices: Indices) -> Figures:
         seed = hash((self._seed, number)) & 0xFFFFFFFF  # of numbers alone: the same in each process

@@ -154,7 +154,7 @@ def test_a_batch_for_which_memory_is_full_is_measured_in_halves() -> None:
 
     x = torch.randn(10, 1)
     meter = BatchMeter(nn.Linear(1, 1), metrics, CPU, seed=0)
-    found = whole(meter(TensorDataset(x), [(0, np.arange(10))]).values())
+    found = whole(meter(TensorDataset(x), [(1, np.arange(10))]).values())
     assert found["a"] == pytest.approx(float(x.mean()), rel=1e-5)
     assert sizes == [10, 5, 2, 3, 5, 2, 3]
 
@@ -186,3 +186,27 @@ def test_a_batch_with_labels_is_measured_by_the_models_own_loss() -> None:
     with torch.no_grad():
         found = metrics_of(Default)(model, {"x": torch.ones(2), "labels": torch.zeros(2)})
     assert figures_of(found, 2) == {"val_loss": (2.0, 2)}
+
+
+class Kept:
+    """An accuracy over all that was ever seen, as an object of torchmetrics keeps it."""
+
+    def __init__(self, *, resets: bool) -> None:
+        self.resets, self.right, self.count = resets, 0.0, 0
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        if self.resets:
+            self.right, self.count = 0.0, 0
+        self.right += float((model(batch[0]).argmax(1) == batch[1]).sum())
+        self.count += len(batch[1])
+        return {"accuracy": self.right / self.count, "nothing": float("nan")}
+
+
+def test_metrics_that_keep_what_they_saw_are_refused_with_the_first_batch() -> None:
+    torch.manual_seed(0)
+    model, data = nn.Linear(4, 3), (torch.randn(53, 4), torch.randint(0, 3, (53,)))
+    validation = validation_of(data, TrainingConfig(batch_size=16), devices=2)
+    first = [(0, validation.batches[0])]
+    with pytest.raises(JobError, match="gives another accuracy for the same batch once it has seen another one"):
+        BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first)
+    assert BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)(validation.data, first)[0]["accuracy"]
