@@ -110,6 +110,9 @@ class StageCompute:
         del begin
         return indices
 
+    def refuse_lost(self, loss: Any, samples: Any, count: int, batch: int) -> None:
+        """No sample is left out."""
+
     def wait(self, seconds: float) -> None:
         self._host.kernel.wait(self._host.kernel.now + seconds)
 
