@@ -32,7 +32,6 @@ class AppSession(Session):
 
     def only_show(self) -> None:
         """From now on, change nothing on the hosts that no key asks for: for an app whose keys change nothing."""
-        self._fleet.purges = False
         self._recovery = LookingOn(self._fleet, self._exclusively, self._run_is_on, self._take_in, self._is_stopping)
 
     async def probe(self) -> None:

@@ -11,7 +11,7 @@ import typer
 from hetero_tui import commanding
 from hetero_tui.cli_options import Host as HostName
 from hetero_tui.commanding import Call
-from hetero_tui.errors import UsageError
+from hetero_tui.errors import HeteroTuiError, UsageError
 from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE
 from hetero_tui.narration import Output
@@ -160,12 +160,20 @@ async def add(
     added: list[str] = []
     failed: list[str] = []
     for each in machines.known_to_ssh() if from_ssh_config else [target]:
-        fields = {**parse_target(each), **({"identity_file": identity_file} if identity_file else {})}
+        place = {"address": each} if from_ssh_config else parse_target(each)  # a Host of ~/.ssh/config is one as it is
+        fields = {**place, **({"identity_file": identity_file} if identity_file else {})}
         fields |= {"proxy_jump": jump} if jump else {}
         chosen = name if name and target else machines.free_name(str(fields["address"]))
         if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
             continue
-        error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
+        error: HeteroTuiError | None
+        try:
+            error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
+        except UsageError as refused:
+            if not from_ssh_config:
+                raise
+            output.error(refused)
+            error = refused
         (added if error is None else failed).append(chosen)
     if output.as_json:
         output.document({"added": added, "failed": failed, "inventory": str(call.path)})

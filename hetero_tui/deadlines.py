@@ -122,11 +122,11 @@ MESH = 30.0
 FIND_PYTHONS = 60.0
 """Until a host has said which Pythons it has: uv asks each of them, and a first start of one takes a while."""
 
-FETCH = 1800.0
-"""Collecting the wheels for one kind of host on the laptop (gigabytes, for CUDA)."""
+FETCH_SILENCE = 300.0
+"""Collecting wheels on the laptop (gigabytes, for CUDA) is given up if nothing more has arrived for so long."""
 
 SEND_PIECE = 120.0
-"""Sending a piece of a large file to a host (4 MiB)."""
+"""Sending a piece of a large file to a host: 64 KiB at least, more over a faster link."""
 
 INSTALL_SILENCE = 60.0
 """An installation on a host says how it stands every 2 s; after such a silence it counts as lost."""

@@ -51,20 +51,20 @@ class Installing(Keeper):
     async def bootstrap(self, sources: Sources, extras: Sequence[str] = ()) -> BootstrapReport:
         """Give every host that lacks one an environment that can train; ``extras`` are requirements of jobs besides."""
         async with self._exclusively("installing"), self._fleet.alone("bootstrap"):
-            await self._fleet.look(installs=True)
+            await self._fleet.look(installs=True, purges=True)
             return await self._fleet.bootstrap(sources, extras)
 
     async def _look(
         self, sources: Sources | None, requirements: Sequence[str] = (), asks: Callable[[str], bool] | None = None
     ) -> None:
-        """Look at all hosts; with ``sources`` those that lack an environment, or what a job requires, get it.
+        """Look at all hosts, which are locked; with ``sources`` those that lack an environment, or packages, get it.
 
         Without ``sources``, ``asks`` may agree to it once it is known what is missing.
 
         Raises:
             ClusterError: a host that is fit for the cluster lacks some of the ``requirements``.
         """
-        await self._fleet.look(installs=sources is not None)
+        await self._fleet.look(installs=sources is not None, purges=True)
         lacks = await self._fleet.lacking(requirements)
         if sources is None and any(not lack.python for lack in lacks) and asks is not None:
             where = "install it in hetero-tui's environments there?"

@@ -67,6 +67,7 @@ class Session(Following):
             inventory,
             self.emit,
             accept_new_host_keys=accept_new_host_keys,
+            path=path,
             ledger_folder=ledger_folder,
             watches=watches,
         )

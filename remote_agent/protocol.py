@@ -302,7 +302,7 @@ class Hold:
 class Listening:
     """First word of ``host.reach``: the TCP ``ports`` that it listens on, and what it sends to those who connect.
 
-    ``firewall`` is the program that a firewall of this machine is set with, or ``macos``; empty: none was found.
+    ``firewall`` is the program that this machine's active firewall is set with, or ``macos``; empty: none was found.
     """
 
     word: str

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from hetero_tui import deadlines
@@ -17,9 +18,11 @@ from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import findings, mesh
 from hetero_tui.fleet.findings import Surroundings
+from hetero_tui.fleet.install import on_host
+from hetero_tui.fleet.install.platforms import why_unfit
 from hetero_tui.fleet.install.verification import verify
-from hetero_tui.fleet.preflight import judge_fleet, training_devices
-from hetero_tui.fleet.probing import Probed
+from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet, training_devices
+from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed
 from hetero_tui.fleet.reach import measure
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BAD, Checked, CheckReport, Finding
@@ -62,6 +65,7 @@ async def check(
     )
     for name, host in hosts.items():
         found += findings.of_facts(host, facts[name])
+    found = await _without_vain_hints(inventory, transports, found)
     checked = {entry.host: Checked(entry.host) for entry in probed}
     for one, of_one in looked:
         checked[one.name] = one
@@ -77,6 +81,23 @@ async def check(
     return CheckReport(
         whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), between.head, network
     )
+
+
+async def _without_vain_hints(
+    inventory: Inventory, transports: Mapping[str, Transport], found: Sequence[Finding]
+) -> list[Finding]:
+    """The findings, but not that bootstrap mends it where it can't make an environment: there stands why."""
+    bare = {finding.host for finding in found if finding.mend in (BOOTSTRAP_MENDS, BOOTSTRAP_BRINGS)}
+    vain: dict[str, Finding] = {}
+
+    async def ask(host: str) -> None:
+        with suppress(HostError):  # it answered before; what is found already stays
+            unfit = why_unfit((await on_host.look(transports[host], inventory.cluster)).system)
+            if unfit is not None:
+                vain[host] = Finding(host, BAD, unfit[0], "`hetero-tui bootstrap` can't make an environment", unfit[1])
+
+    await asyncio.gather(*map(ask, bare))
+    return [*(finding for finding in found if finding.host not in vain), *vain.values()]
 
 
 async def _look(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,32 @@ from hetero_tui.errors import ClusterError
 from hetero_tui.inventory import Host
 
 _TOKEN, _AUTHORITY = "token", "authority.pem"
+_CLEANED = "cleaned"
 
 PURGE = "purge"
 """Kind of an entry for a host that was away when its environment was to be removed."""
 
 
+Place = tuple[str, str, str | None, int | None, str | None, str | None]
+
+
+def place_of(host: Host) -> Place:
+    """What tells entries apart: a host of the same name at another address, or of another user, may be another one."""
+    return (host.name, host.connection, host.address, host.port, host.user, host.proxy_jump)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``host`` may have something of ours since ``time`` (since the epoch); ``kind`` is the last begun action."""
+    """``host`` may have something of ours since ``time`` (since the epoch); ``kind`` is the last begun action.
+
+    ``jumps`` are the hosts of the inventory that led to it then, and ``inventory`` is that file; empty: unknown.
+    """
 
     time: float
     host: Host
     kind: str
+    jumps: tuple[Host, ...] = ()
+    inventory: str = ""
 
 
 class Ledger:
@@ -46,28 +60,61 @@ class Ledger:
 
     NAMES: ClassVar = ("ledger.jsonl", "environments.jsonl")
 
-    def __init__(self, cluster: str, folder: Path | None = None, name: str = NAMES[0]) -> None:
-        """Open the file of that name; ``folder`` replaces the user's state folder (demo, tests)."""
+    def __init__(
+        self,
+        cluster: str,
+        folder: Path | None = None,
+        name: str = NAMES[0],
+        hosts: Sequence[Host] = (),
+        inventory: Path | None = None,
+    ) -> None:
+        """Open the file of that name; ``folder`` replaces the user's state folder (demo, tests).
+
+        ``hosts`` are the inventory's; those that lead to others are recorded with these. ``inventory`` is its file;
+        None: the entries of all files of that cluster's name are one ledger.
+        """
+        self._hosts = tuple(hosts)
+        self._inventory = str(inventory.resolve()) if inventory is not None else ""
         self.folder = (folder if folder is not None else user_state_path("hetero-tui")) / cluster
         self._path = self.folder / name
 
     def intend(self, host: Host, kind: str) -> None:
         """Record that something is about to be done to ``host``; the entry is on disk when this returns."""
-        document = host.model_dump(mode="json", exclude_defaults=True)
+        document: dict[str, object] = {"time": time.time(), "kind": kind, "host": _dumped(host)}
         with self._explained():
-            self._append({"time": time.time(), "kind": kind, "host": document})
+            if jumps := [_dumped(jump) for jump in self._jumps_to(host)]:
+                document["jumps"] = jumps
+            if self._inventory:
+                document["inventory"] = self._inventory
+            self._append(document)
 
-    def cleaned(self, host: str) -> None:
+    def cleaned(self, host: Host) -> None:
         """Record that nothing of ours is left on ``host``; the file is removed with the last host."""
+        self.intend(host, _CLEANED)
         with self._explained():
-            self._append({"time": time.time(), "kind": "cleaned", "host": {"name": host}})
-            if not self.entries():
+            if not self._entries():
                 self._path.unlink(missing_ok=True)
                 self._remove_empty_folder()
 
     def entries(self) -> tuple[Entry, ...]:
-        """The hosts that may have something of ours, the newest first; an incomplete last line is skipped."""
-        found: dict[str, Entry] = {}
+        """The hosts that may have something of ours, the newest first, without the :meth:`others`."""
+        others = self.others()
+        return tuple(entry for entry in self._entries() if entry not in others)
+
+    def others(self) -> tuple[Entry, ...]:
+        """Entries of another inventory whose cluster has the same name: its file is there, and the host is not ours."""
+        own = {place_of(host) for host in self._hosts}
+        return tuple(
+            entry
+            for entry in self._entries()
+            if self._inventory not in ("", entry.inventory)
+            and place_of(entry.host) not in own
+            and os.path.exists(entry.inventory)  # noqa: PTH110 - Path raises where a folder can't be entered
+        )
+
+    def _entries(self) -> tuple[Entry, ...]:
+        """All; an incomplete last line is skipped."""
+        found: dict[Place, Entry] = {}
         with self._explained():
             try:
                 lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -76,14 +123,15 @@ class Ledger:
         for line in lines:
             try:
                 document = json.loads(line)
-                name, kind, when = document["host"]["name"], str(document["kind"]), float(document["time"])
-                if kind == "cleaned":
-                    found.pop(name, None)
-                else:
-                    found.pop(name, None)
-                    found[name] = Entry(when, Host.model_validate(document["host"]), kind)
+                jumps = tuple(Host.model_validate(jump) for jump in document.get("jumps", ()))
+                host = Host.model_validate(document["host"])
+                file = str(document.get("inventory", ""))
+                entry = Entry(float(document["time"]), host, str(document["kind"]), jumps, file)
             except (ValueError, KeyError, TypeError, ValidationError):
                 continue
+            found.pop(place_of(entry.host), None)
+            if entry.kind != _CLEANED:
+                found[place_of(entry.host)] = entry
         return tuple(reversed(found.values()))
 
     def of_others(self, hosts: Iterable[Host]) -> dict[str, tuple[str, ...]]:
@@ -116,6 +164,16 @@ class Ledger:
     def keep_authority(self, authority: str) -> None:
         """Keep the authority, readable by this user only."""
         self._keep(_AUTHORITY, authority)
+
+    def _jumps_to(self, host: Host) -> list[Host]:
+        """The hosts on the way, as the inventory has them, or had them at the last entry of this host."""
+        known = {jump.name: jump for entry in self._entries() for jump in entry.jumps if entry.host == host}
+        known |= {each.name: each for each in self._hosts}
+        found: list[Host] = []
+        while (jump := known.get(host.proxy_jump or "")) is not None and jump not in found:
+            found.append(jump)
+            host = jump
+        return found
 
     def _kept(self, name: str) -> str | None:
         with self._explained():
@@ -172,3 +230,7 @@ class Ledger:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _dumped(host: Host) -> dict[str, object]:
+    return host.model_dump(mode="json", exclude_defaults=True)

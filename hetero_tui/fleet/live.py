@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -11,24 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HostError, HostKeyUnknown
+from hetero_tui.errors import ClusterError, HostError, HostKeyUnknown
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import check
 from hetero_tui.fleet.exclusion import alone
+from hetero_tui.fleet.former import former, open_former, warnings
 from hetero_tui.fleet.install.bootstrap import bootstrap
 from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
-from hetero_tui.fleet.ledger import PURGE, Ledger
+from hetero_tui.fleet.ledger import PURGE, Entry, Ledger, Place, place_of
 from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
 from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
-from hetero_tui.fleet.teardown import purge_hosts, tear_down
+from hetero_tui.fleet.teardown import keep, tear_down
+from hetero_tui.fleet.teardown import purge as purge_environments
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
-from hetero_tui.inventory import Host, Inventory
+from hetero_tui.inventory import Inventory
 from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.transport import Transport, open_transport
 
@@ -41,7 +44,6 @@ class LiveFleet:
         probed: results of the last probe; empty before the first.
         surveyed: results of the last survey.
         report: of the last bring-up; None: there was none, or another laptop did it.
-        purges: environments of hosts that were away at the purge are removed once they answer a probe.
     """
 
     def __init__(
@@ -50,17 +52,20 @@ class LiveFleet:
         emit: Emit,
         *,
         accept_new_host_keys: bool = False,
+        path: Path | None = None,
         ledger_folder: Path | None = None,
         watches: bool = True,
     ) -> None:
-        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests).
+        """Create the fleet without connections.
 
-        ``watches``: the load of hosts that answer is followed; false for a command that asks once.
+        ``path`` is the inventory's file. ``ledger_folder`` replaces the user's state folder (demo, tests). ``watches``:
+        the load of hosts that answer is followed; false for a command that asks once.
         """
         self.inventory = inventory
         self.emit = emit
-        self.ledger = Ledger(inventory.cluster, ledger_folder)
-        self.environments = Ledger(inventory.cluster, ledger_folder, Ledger.NAMES[1])
+        self.ledger, self.environments = (
+            Ledger(inventory.cluster, ledger_folder, name, inventory.hosts, path) for name in Ledger.NAMES
+        )
         self.transports: dict[str, Transport] = {
             host.name: open_transport(host, inventory, accept_new_host_keys=accept_new_host_keys)
             for host in inventory.hosts
@@ -68,7 +73,6 @@ class LiveFleet:
         self.probed: tuple[Probed, ...] = ()
         self.surveyed: dict[str, Surveyed] = {}
         self.report: UpReport | None = None
-        self.purges = True
         self._accept_new_host_keys = accept_new_host_keys
         self._watches = watches
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -97,15 +101,15 @@ class LiveFleet:
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 
-    async def look(self, *, installs: bool = False) -> None:
+    async def look(self, *, installs: bool = False, purges: bool = False) -> None:
         """Probe every host, then survey those that answered, and update the hosts' states.
 
-        ``installs``: what is missing is installed next, so the hint to do that is left out.
+        ``installs``: what is missing is installed next, so the hint to do that is left out. ``purges``: for a command
+        that changes the hosts, and has locked them; environments that a `down --purge` did not reach are removed.
         """
         emit = self._emit_without_bootstrap if installs else self.emit
         self.probed = await probe_fleet(self.inventory, self.transports, emit)
-        if self.purges:
-            await self._purge_waiting()
+        await self._purge_waiting(purges=purges)
         await self._survey_probed(self.transports, emit)
 
     def _emit_without_bootstrap(self, event: events.Event) -> None:
@@ -204,6 +208,18 @@ class LiveFleet:
             text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
             self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
 
+    def _refuse_name_of_another(self) -> None:
+        """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
+
+        Raises:
+            ClusterError: another inventory's cluster has this name, on other hosts, and was not taken down.
+        """
+        for entry in self.ledger.others():
+            cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
+            hint = "give this inventory's cluster a name of its own (`cluster: {name: ...}`),"
+            hint += f" or run `hetero-tui --inventory {shlex.quote(entry.inventory)} down` first"
+            raise ClusterError(cause, step="ledger", hint=hint)
+
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
     async def check(self) -> CheckReport:
@@ -212,9 +228,9 @@ class LiveFleet:
         return await check(self.inventory, self.transports, self.probed, head, self.members)
 
     async def bootstrap(
-        self, sources: Sources, extras: Sequence[str], anew: frozenset[str] = frozenset()
+        self, sources: Sources, extras: Sequence[str], anew: frozenset[str] | None = None
     ) -> BootstrapReport:
-        """Install an environment on every host that lacks one, from the last probe; on ``anew`` hosts from scratch."""
+        """Install an environment on every host that lacks one, from the last probe; or only ``anew`` on these."""
         return await bootstrap(
             self.inventory,
             self.transports,
@@ -241,8 +257,11 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
+        self._refuse_name_of_another()
         if only is None:
             self.warn_of_others()
+            for text in warnings(self.inventory, self.ledger, self.environments):
+                self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)
         joined = {name: self.transports[name] for name in self.report.joined}
@@ -263,34 +282,47 @@ class LiveFleet:
         await self.stop_watching()
         self.warn_of_others()
         if purge:
-            known = {entry.host.name: entry.host for entry in self.environments.entries()}
-            for host in known.values():
-                self.environments.intend(host, PURGE)
-        waiting = self._to_be_purged()
-        wanted = {*self.transports, *waiting} if purge else {*waiting}
-        gone = {entry.host.name: entry.host for entry in self.ledger.entries()} | waiting
-        former: dict[str, Transport] = {
-            name: open_transport(host, self.inventory, accept_new_host_keys=self._accept_new_host_keys)
-            for name, host in gone.items()
-            if name not in self.transports
+            for entry in self.environments.entries():
+                self.environments.intend(entry.host, PURGE)
+        waiting = self._waiting()
+        hosts = {host: self.transports[host.name] for host in self.inventory.hosts}
+        gone = {
+            entry.host: open_former(self.inventory, entry, accept_new_host_keys=self._accept_new_host_keys)
+            for entry in former(self.inventory, [*self.ledger.entries(), *waiting.values()])
         }
-        everything = self.transports | former
+        wanted = [host for host in (*hosts, *gone) if purge or place_of(host) in waiting]
+        wishes = {host: None if purge else time.time() - waiting[place_of(host)].time for host in wanted}
         try:
-            return await tear_down(self.cluster, everything, self.ledger, self.emit, wanted, self.environments)
+            return await tear_down(self.cluster, hosts, gone, self.ledger, self.emit, wishes, self.environments)
         finally:
-            await _close_all(former)
+            await _close_all(gone)
 
-    def _to_be_purged(self) -> dict[str, Host]:
-        """The hosts that were away when their environments were to be removed."""
-        return {entry.host.name: entry.host for entry in self.environments.entries() if entry.kind == PURGE}
+    def _waiting(self) -> dict[Place, Entry]:
+        """The entries of environments that are still to be removed: their hosts were away."""
+        return {place_of(entry.host): entry for entry in self.environments.entries() if entry.kind == PURGE}
 
-    async def _purge_waiting(self) -> None:
-        """Remove environments whose hosts were away at the purge and are back now."""
-        back = self._to_be_purged().keys() & {entry.host for entry in self.probed if entry.facts is not None}
-        if back:
-            waiting = {name: self.transports[name] for name in back}
-            await purge_hosts(self.cluster, waiting, self.ledger, self.environments, self.emit)
-            await self._probe_again(waiting)
+    async def _purge_waiting(self, *, purges: bool) -> None:
+        """Remove environments whose hosts were away at the purge and are back now; without ``purges`` say so only."""
+        waiting = self._waiting()
+        hosts = [host for host in self.inventory.hosts if place_of(host) in waiting and host.name in self.facts]
+        if not purges:
+            text = "its environment is still there: it was away when `down --purge` was to remove it"
+            text += " -> the next `hetero-tui up`, `bootstrap` or `down` does that"
+            for host in hosts:
+                self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text, host=host.name))
+            return
+        links = {host.name: self.transports[host.name] for host in hosts}
+        nodes = await survey(self.cluster, links)
+        why = "a node runs from its environment, which `down --purge` did not reach, so it stays"
+        for host in hosts:
+            if nodes[host.name].has_node:
+                keep(host, why, self.environments, self.emit)
+        idle = [host for host in hosts if nodes[host.name].error is None and not nodes[host.name].has_node]
+        if idle:
+            ages = {host: time.time() - waiting[place_of(host)].time for host in idle}
+            due = {host: links[host.name] for host in idle}
+            await purge_environments(self.cluster, due, ages, self.environments, self.emit)
+            await self._probe_again({host.name: link for host, link in due.items()})
 
     async def close(self) -> None:
         """Close the connections; processes on the hosts continue."""
@@ -327,7 +359,7 @@ async def cancel(*tasks: asyncio.Task[None]) -> None:
     await _settle(*tasks)
 
 
-async def _close_all(transports: Mapping[str, Transport]) -> None:
+async def _close_all(transports: Mapping[Any, Transport]) -> None:
     await _settle(*(transport.close() for transport in transports.values()))
 
 

@@ -21,6 +21,9 @@ NEEDED_RAY = "2.60"
 BOOTSTRAP_MENDS = "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
 """The hint for a host whose Python lacks something."""
 
+AWKWARD = re.compile(r"[\s'\"\\]")
+"""What the path of a Python may not have for Ray."""
+
 OLDEST_PYTHON = (3, 11)
 MIN_FREE_DISK = 1 << 30
 """Bytes that must be free for Ray's spill files, logs and a checkpoint."""
@@ -171,7 +174,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 else _environment_hint(host),
             )
         )
-    if re.search(r"[\s'\"\\]", facts.python.executable):
+    if AWKWARD.search(facts.python.executable):
         problems.append(
             Problem(
                 f"Ray can't use a Python with a blank or a quotation mark in its path: {facts.python.executable}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,9 +19,10 @@ from hetero_tui import deadlines, events
 from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
-from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.probing import state_after
 from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
+from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
@@ -30,9 +31,12 @@ from remote_agent.protocol import CLUSTER_MARK
 
 STEP = "stop node"
 
-# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. What is
-# removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
+# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. $2 is
+# empty, or the age of the wish in seconds: so the host's own clock alone tells whether its environment is newer. What
+# is removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
 _PURGE = """[ -e "$0/env" ] || [ -e "$0/install" ] || exit 0
+made=$(stat -c %Y "$0/env/ready" 2>/dev/null || stat -f %m "$0/env/ready" 2>/dev/null)
+if [ -n "$2" ] && [ "${made:-0}" -gt "$(($(date +%s) - $2))" ]; then echo "ht:newer"; exit 0; fi
 here=$(unset CDPATH; cd "$0" && pwd) || exit 0
 for place in $(grep -slzx "$1=$here" /proc/[0-9]*/environ 2>/dev/null); do
   process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
@@ -75,37 +79,40 @@ def announcement(preview: TeardownPreview) -> str:
 
 async def tear_down(
     cluster: str,
-    transports: Mapping[str, Transport],
+    hosts: Mapping[Host, Transport],
+    former: Mapping[Host, Transport],
     ledger: Ledger,
     emit: Emit,
-    purge: Collection[str],
+    wishes: Mapping[Host, float | None],
     environments: Ledger,
 ) -> TeardownReport:
     """Stop and remove on all hosts in parallel; an error of a host becomes a leftover.
 
-    Environments are removed on the hosts of ``purge`` and then from the ledger ``environments``.
+    Then :func:`purge` follows on the hosts of ``wishes``. Hosts that are no
+    longer in the inventory as the ledger has them (``former``) follow, since one may be the same machine as another.
     """
     emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
-    nodes = {entry.host.name for entry in ledger.entries()}
-    equipped = {entry.host.name for entry in environments.entries()} & {*purge}
-    ended = await asyncio.gather(*(_end_runs(cluster, transport) for transport in transports.values()))
-    reports = await asyncio.gather(
-        *(
-            _tear_down(cluster, transport, runs, transport.host in nodes | equipped, transport.host in purge, emit)
-            for transport, runs in zip(transports.values(), ended, strict=True)
+    nodes = {place_of(entry.host) for entry in ledger.entries()}
+    equipped = {place_of(entry.host) for entry in environments.entries()} & {place_of(host) for host in wishes}
+    everything = {**hosts, **former}
+    ended = await asyncio.gather(*(_end_runs(cluster, transport) for transport in everything.values()))
+    runs = dict(zip(everything, ended, strict=True))
+    found: dict[Host, TeardownReport] = {}
+    for group in (hosts, former):
+        reports = await asyncio.gather(
+            *(
+                _tear_down(cluster, transport, runs[host], place_of(host) in nodes | equipped, host in wishes, emit)
+                for host, transport in group.items()
+            )
         )
-    )
-    for name, report in zip(transports, reports, strict=True):
-        if name in nodes and not report.leftovers:
-            ledger.cleaned(name)
-        if name in equipped and not report.leftovers:
-            environments.cleaned(name)
-    whole = TeardownReport(
-        removed=tuple(entry for report in reports for entry in report.removed),
-        leftovers=tuple(entry for report in reports for entry in report.leftovers),
-        unseen=tuple(name for report in reports for name in report.unseen),
-    )
-    if not whole.leftovers:
+        found |= zip(group, reports, strict=True)
+    for host, report in found.items():
+        if place_of(host) in nodes and not report.leftovers:
+            ledger.cleaned(host)
+    stopped = [host for host, report in found.items() if not report.leftovers and not report.unseen]
+    due = {host: everything[host] for host in stopped if host in wishes}
+    whole = _joined([*found.values(), await purge(cluster, due, wishes, environments, emit)])
+    if not whole.leftovers and not ledger.others():
         ledger.forget_token()
     left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
     detail = f"but not on {left}, where it may still run" if left else ""
@@ -113,19 +120,62 @@ async def tear_down(
     return whole
 
 
-async def purge_hosts(
-    cluster: str, transports: Mapping[str, Transport], ledger: Ledger, environments: Ledger, emit: Emit
-) -> None:
-    """Remove everything of ours, including environments, from those of these hosts that answer."""
-    reports = await asyncio.gather(
-        *(_tear_down(cluster, transport, (), True, True, emit) for transport in transports.values())
+def _joined(reports: Sequence[TeardownReport]) -> TeardownReport:
+    return TeardownReport(
+        removed=tuple(entry for report in reports for entry in report.removed),
+        leftovers=tuple(entry for report in reports for entry in report.leftovers),
+        unseen=tuple(name for report in reports for name in report.unseen),
     )
-    for name, report in zip(transports, reports, strict=True):
-        if not report.leftovers:
-            ledger.cleaned(name)
-            environments.cleaned(name)
+
+
+async def purge(
+    cluster: str,
+    hosts: Mapping[Host, Transport],
+    wishes: Mapping[Host, float | None],
+    environments: Ledger,
+    emit: Emit,
+) -> TeardownReport:
+    """Remove the environments of these hosts, on which no node runs, and bring the ledger up to date.
+
+    ``wishes``: a number of seconds where a `down --purge` of then did not reach the host; what was made since stays.
+    """
+
+    async def one(host: Host, transport: Transport) -> TeardownReport:
+        try:
+            removed = await _purge(cluster, transport, wishes[host])
+        except HostError as error:
+            _emit_error(error, emit)
+            detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
+            return TeardownReport(leftovers=(Leftover(host=transport.host, kind="environment", detail=detail),))
+        if removed is None:
+            keep(
+                host,
+                "its environment was made after the `down --purge` that did not reach it, so it stays",
+                environments,
+                emit,
+            )
+            return TeardownReport()
+        environments.cleaned(host)
+        if wishes[host] is not None:
             text = "its environment is gone, as `down --purge` wanted while it was away"
-            emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=name))
+            emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=transport.host))
+        return TeardownReport(removed=removed)
+
+    return _joined(await asyncio.gather(*(one(host, transport) for host, transport in hosts.items())))
+
+
+def keep(host: Host, why: str, environments: Ledger, emit: Emit) -> None:
+    """Drop the wish to remove a host's environment."""
+    environments.intend(host, "environment")
+    emit(events.Notice(time=time.time(), level=events.Level.INFO, text=why, host=host.name))
+
+
+def _emit_error(error: HostError, emit: Emit) -> None:
+    emit(
+        events.HostChanged(
+            time=time.time(), host=error.host, state=state_after(error), detail=error.cause, hint=error.hint
+        )
+    )
 
 
 async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError | None:
@@ -151,10 +201,10 @@ async def _tear_down(
     transport: Transport,
     runs: tuple[Removed, ...] | HostError | None,
     touched: bool,
-    purge: bool,
+    is_purged: bool,
     emit: Emit,
 ) -> TeardownReport:
-    """Clean one host on which ``runs`` have already ended."""
+    """Clean one host on which ``runs`` have already ended; ``is_purged``: its environment goes next."""
     name = transport.host
     try:
         if isinstance(runs, HostError):
@@ -164,14 +214,8 @@ async def _tear_down(
         if runs is not None:
             report = await _clean(cluster, transport, emit)
             report = replace(report, removed=(*runs, *report.removed))
-        if purge and not report.leftovers:
-            report = replace(report, removed=(*report.removed, *await _purge(cluster, transport)))
     except HostError as error:
-        emit(
-            events.HostChanged(
-                time=time.time(), host=name, state=state_after(error), detail=error.cause, hint=error.hint
-            )
-        )
+        _emit_error(error, emit)
         if not touched:
             return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
@@ -179,18 +223,20 @@ async def _tear_down(
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
         return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
     ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
-    state = HostState.FAILED if report.leftovers else HostState.READY if ran and not purge else HostState.IDLE
+    state = HostState.FAILED if report.leftovers else HostState.READY if ran and not is_purged else HostState.IDLE
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 
 
-async def _purge(cluster: str, transport: Transport) -> tuple[Removed, ...]:
-    """Remove the environment and the installer's files. Raises HostError."""
-    command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK]
+async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[Removed, ...] | None:
+    """Remove the environment and the installer's files; None: it is newer than the wish. Raises HostError."""
+    command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK, "" if age is None else str(int(age))]
     done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
     if done.exit_status != 0:
         cause = f"its environment could not be removed: {last_lines(done.stderr, 1) or 'unknown reason'}"
         raise CommandFailed(transport.host, cause, step="purge", hint="see who owns what is left there")
+    if done.stdout.last("ht:newer") is not None:
+        return None
     size = (done.stdout.last("ht:size ") or "").removeprefix("ht:size ").strip()
     if not size.isdecimal() or len(size) > 15:
         return ()

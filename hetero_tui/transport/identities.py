@@ -25,7 +25,8 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
         cause, hint = f"identity_file {path} is no file", "correct `identity_file` in the inventory"
         raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint)
     try:
-        return {"client_keys": [asyncssh.read_private_key(path)], "agent_path": None}
+        asyncssh.read_private_key(path)
+        return {"client_keys": [str(path)], "agent_path": None}  # by its path, so that its certificate is found, too
     except OSError as error:
         cause = f"identity_file {path} can't be read: {error.strerror}"
         raise AuthenticationFailed(
@@ -38,9 +39,11 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
             raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint) from None
     # Named all the same: without any, the default keys would be offered in its place.
     only = {"client_keys": [str(path)], "ignore_encrypted": True}
-    with contextlib.suppress(OSError, asyncssh.KeyImportError):
-        return only | {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
-    return only
+    identities: list[asyncssh.SSHKey | asyncssh.SSHCertificate] = []
+    for read, end in ((asyncssh.read_public_key, ".pub"), (asyncssh.read_certificate, "-cert.pub")):
+        with contextlib.suppress(OSError, asyncssh.KeyImportError):
+            identities.append(read(path.with_name(path.name + end)))
+    return only | ({"agent_identities": identities} if identities else {})
 
 
 def check_config(paths: tuple[Path, ...] | None, place: Place) -> None:

@@ -149,12 +149,15 @@ class MachineActions(Actions):
         from hetero_tui.ui.screens.import_machines import ImportScreen
 
         async def begin(names: Sequence[str], say: Say) -> None:
-            await self._operations.carry_out("import", lambda: self._import_all(machines, names, say))
+            await self._operations.carry_out("import", lambda: self._import_all(machines, names, known, say))
 
         self.push_screen(ImportScreen(self.view, known, begin))
 
-    async def _import_all(self, machines: Machines, names: Sequence[str], say: Say) -> None:
-        """Look at all at once, and write each as soon as it has answered; one key is asked about at a time."""
+    async def _import_all(self, machines: Machines, names: Sequence[str], known: Sequence[str], say: Say) -> None:
+        """Look at all at once, and write each as soon as it has answered; one key is asked about at a time.
+
+        ``known`` are Hosts of ~/.ssh/config as they are; another name may be a target that was typed.
+        """
         from hetero_tui.machines import fields_of
         from hetero_tui.ui.screens.machine import TARGET
 
@@ -166,7 +169,7 @@ class MachineActions(Actions):
 
         async def add(alias: str) -> None:
             try:
-                fields = fields_of({TARGET: alias})
+                fields = {"address": alias} if alias in known else fields_of({TARGET: alias})
                 found = await machines.look(machines.free_name(alias), fields, trusts)
                 if found.error is not None and not found.can_be_used:
                     say(alias, Level.BAD, f"not added: {found.error.cause}")

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -39,7 +40,6 @@ KERNEL_PORTS = 2
 _KERNELS_RANGE = (49152, 65535)
 """Where nothing tells which ports the kernel gives: RFC 6335's, and macOS's."""
 
-FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
 FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
 _PIECE = 1 << 18
@@ -77,6 +77,29 @@ def kernel_ports(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> range:
     with contextlib.suppress(OSError, ValueError):
         first, last = map(int, Path(path).read_text(encoding="ascii").split())
     return range(first, last + 1)
+
+
+def active_firewall(path: str, root: Path = Path("/")) -> str:
+    """The program that sets the firewall that is active, as far as a user who is not root can tell.
+
+    Ubuntu has ufw, which is off at first, and others have several programs. Rules can't be read without root, so where
+    neither ufw nor firewalld is active and no service loads rules for nft, iptables is named, which many tools use.
+    """
+
+    def matches(pattern: str, place: str) -> bool:
+        for file in root.glob(place):
+            with contextlib.suppress(OSError):  # a process that has ended
+                if re.search(pattern, file.read_text(errors="replace"), re.MULTILINE):
+                    return True
+        return False
+
+    if matches("^ENABLED=yes$", "etc/ufw/ufw.conf"):
+        return "ufw"
+    if matches("^firewalld$", "proc/[0-9]*/comm"):
+        return "firewall-cmd"
+    if any(root.glob("etc/systemd/system/*.wants/nftables.service")):
+        return "nft"
+    return next((name for name in ("iptables", "nft") if shutil.which(name, path=path)), "")
 
 
 async def attempt(address: str, port: int, word: str, seconds: float) -> str:
@@ -157,9 +180,8 @@ async def main(seconds: float) -> None:
     for server in listening:
         await asyncio.start_server(answer, sock=server, limit=4 * _PIECE)
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_EXTRA_PATH))
-    firewall = next((name for name in FIREWALLS if shutil.which(name, path=path)), "")
-    system = "macos" if sys.platform == "darwin" else firewall
-    say(reach="listening", word=word, ports=[server.getsockname()[1] for server in listening], firewall=system)
+    firewall = "macos" if sys.platform == "darwin" else active_firewall(path)
+    say(reach="listening", word=word, ports=[server.getsockname()[1] for server in listening], firewall=firewall)
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=1 << 24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)

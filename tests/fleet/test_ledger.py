@@ -31,20 +31,56 @@ def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> No
     ledger = Ledger("lab", tmp_path)
     ledger.intend(MERCER, "node")
     ledger.intend(NAS, "node")
-    ledger.cleaned("mercer")
+    ledger.cleaned(MERCER)
     assert [entry.host.name for entry in ledger.entries()] == ["nas"]
-    ledger.cleaned("nas")
+    ledger.cleaned(NAS)
     assert not (tmp_path / "lab" / "ledger.jsonl").exists()
+
+
+def test_a_host_at_another_address_is_another_entry(tmp_path: Path) -> None:
+    ledger, moved = Ledger("lab", tmp_path), MERCER.model_copy(update={"address": "192.0.2.9"})
+    ledger.intend(MERCER, "node")
+    ledger.intend(moved, "node")
+    assert [entry.host for entry in ledger.entries()] == [moved, MERCER]
+    ledger.cleaned(moved.model_copy(update={"cpus": 2}))
+    assert [entry.host for entry in ledger.entries()] == [MERCER]
 
 
 def test_what_a_cluster_of_another_name_has_of_the_same_machines_is_known(tmp_path: Path) -> None:
     for cluster, hosts in {"lab": [MERCER, NAS], "renamed": [MERCER], "apart": [NAS], "down": [MERCER]}.items():
         for host in hosts:
             Ledger(cluster, tmp_path).intend(host, "node")
-    Ledger("down", tmp_path).cleaned("mercer")
+    Ledger("down", tmp_path).cleaned(MERCER)
     now = MERCER.model_copy(update={"name": "also-renamed"})
     assert Ledger("renamed", tmp_path).of_others([now]) == {"lab": ("mercer",)}
     assert Ledger("lab", tmp_path / "another").of_others([now]) == {}
+
+
+def test_two_inventories_with_a_cluster_of_one_name_have_a_ledger_each(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.yaml", "two.yaml")]
+    for file in files:
+        file.touch()
+
+    def ledger(file: Path | None, *hosts: Host) -> Ledger:
+        return Ledger("lab", tmp_path, hosts=hosts, inventory=file)
+
+    ledger(None, MERCER).intend(MERCER, "node")
+    old = ledger(files[1], NAS)
+    assert [entry.host for entry in old.entries()] == [MERCER], "an entry that names no file is everyone's"
+    ledger(files[0], MERCER).intend(MERCER, "node")
+    one, two = ledger(files[0], MERCER), ledger(files[1], NAS)
+    two.intend(NAS, "node")
+    assert [entry.host for entry in one.entries()] == [MERCER]
+    assert [entry.host for entry in two.entries()] == [NAS]
+    assert [(entry.host, entry.inventory) for entry in two.others()] == [(MERCER, str(files[0]))]
+    assert {entry.host for entry in ledger(None).entries()} == {MERCER, NAS}
+    same = ledger(files[1], NAS, MERCER)
+    assert same.others() == (), "a copy of the file, with the same hosts, is the same cluster"
+    two.cleaned(NAS)
+    assert [entry.host for entry in one.entries()] == [MERCER]
+    files[0].rename(tmp_path / "renamed.yaml")
+    assert [entry.host for entry in two.entries()] == [MERCER]
+    assert [entry.host for entry in ledger(tmp_path / "renamed.yaml").entries()] == [MERCER]
 
 
 def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:

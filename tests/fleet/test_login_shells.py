@@ -81,7 +81,7 @@ async def _equip(transport: Transport, cluster: str, ours: Path) -> None:
         await transport.put(b"{}", f"{agent.folder(cluster)}/{name}", step="put", deadline=30)
     assert (ours / "env/ready").read_bytes() == b"{}"
     found = await on_host.look(transport, cluster)
-    assert found.platform
+    assert found.system.uname
     assert found.ready is None
     with pytest.raises(CommandFailed, match=r"install/uv"):  # the one above is no program
         _ = [word async for word in on_host.make(transport, cluster, "3.99", Sources())]

@@ -1,11 +1,21 @@
 """`down --purge` takes environments away; a host that is away is remembered, and cleaned once it is back."""
 
+import os
+import time
 from pathlib import Path
 
+import pytest
+
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import ClusterError
+from hetero_tui.fleet import live as live_module
+from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE
+from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory.file import load, remove_host
 from hetero_tui.session import Session
+from remote_agent.protocol import NodeReport, NodeSpec
+from remote_agent.states import RayState
 
 
 def equip(session: Session, machines: EmbeddedMachines) -> None:
@@ -41,6 +51,32 @@ async def test_environments_go_with_purge_and_stay_without(machines: EmbeddedMac
         assert session._fleet.environments.entries() == ()
 
 
+async def test_the_cluster_of_another_folder_that_has_the_same_name_stays_as_it_is(machines: EmbeddedMachines) -> None:
+    whole = (machines.folder / "inventory.yaml").read_text().replace(", head: fast", "").splitlines()
+    paths = [machines.folder / name / "inventory.yaml" for name in ("one", "two")]
+    for path, gone in zip(paths, ("half", "fast"), strict=True):
+        path.parent.mkdir()
+        path.write_text("\n".join(line for line in whole if not line.strip().startswith((f"{gone}:", "quarter:"))))
+    state = machines.folder / "laptop"
+    async with Session(load(paths[0]), paths[0], ledger_folder=state) as session:
+        equip(session, machines)
+        (host,) = session.inventory.hosts
+        session._fleet.ledger.intend(host, "node")
+        session._fleet.ledger.keep_token("secret")
+    async with Session(load(paths[1]), paths[1], ledger_folder=state) as session:
+        await session.down(purge=True)
+        assert left(machines, "fast") == ["env", "install", "runs"]
+        assert session._fleet.ledger.token() == "secret"
+        with pytest.raises(ClusterError, match=f"of {paths[0]} is not taken down") as refused:
+            await session._fleet.bring_up()
+        assert f"hetero-tui --inventory {paths[0]} down" in refused.value.hint
+        paths[0].unlink()
+        report = await session.down(purge=True)
+        assert report.leftovers == ()
+        assert left(machines, "fast") == ["runs"]
+        assert session._fleet.ledger.token() is None
+
+
 async def test_a_host_that_is_away_is_cleaned_when_it_is_back_also_after_it_left_the_inventory(
     machines: EmbeddedMachines,
 ):
@@ -56,11 +92,11 @@ async def test_a_host_that_is_away_is_cleaned_when_it_is_back_also_after_it_left
             ("quarter", PURGE),
         }
         await machines.plug_in("half")
-        session._fleet.purges = False  # as of an app that only shows
         await session.probe()
-        assert left(machines, "half") == ["env", "install", "runs"]
-        session._fleet.purges = True
-        await session.probe()
+        await session.check()
+        assert left(machines, "half") == ["env", "install", "runs"], "neither changes anything"
+        assert sum("`down --purge` was to remove it" in line.text for line in session.state.log) == 2
+        await session.bootstrap(Sources())
         assert left(machines, "half") == ["runs"]
 
     await machines.plug_in("quarter")
@@ -69,3 +105,95 @@ async def test_a_host_that_is_away_is_cleaned_when_it_is_back_also_after_it_left
         assert report.leftovers == ()
         assert left(machines, "quarter") == ["runs"]
         assert session._fleet.environments.entries() == ()
+
+
+async def test_a_removed_host_behind_a_removed_jump_host_is_reached_the_way_it_was(machines: EmbeddedMachines):
+    path, laptop = machines.folder / "inventory.yaml", machines.folder / "laptop"
+    path.write_text(path.read_text().replace("head: fast", "head: quarter"))
+    behind = machines.machine("half")
+    entry = f"half: {{address: {behind.address}, port: {behind.port}"
+    path.write_text(path.read_text().replace(entry, f"{entry}, proxy_jump: fast"))
+    async with Session(load(path), path, ledger_folder=laptop) as session:
+        equip(session, machines)
+        session._fleet.ledger.intend(session.inventory.hosts[1], "node")
+        session._fleet.environments.cleaned(session.inventory.hosts[0])  # nothing of ours is on the jump host
+    remove_host(path, "half")
+    async with Session(remove_host(path, "fast"), path, ledger_folder=laptop) as session:
+        report = await session.down(purge=True)
+        assert report.leftovers == ()
+        assert left(machines, "half") == ["runs"]
+
+
+async def away_at_the_purge(session: Session, machines: EmbeddedMachines) -> None:
+    equip(session, machines)
+    await machines.unplug("half")
+    await session.down(purge=True)
+    await machines.plug_in("half")
+
+
+@pytest.mark.parametrize("command", ["bootstrap", "down"])
+async def test_an_environment_that_was_made_after_the_purge_that_did_not_reach_it_stays(
+    machines: EmbeddedMachines, command: str
+):
+    path = machines.folder / "inventory.yaml"
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        await away_at_the_purge(session, machines)
+        ready = machines.machine("half").home / ".hetero-tui" / machines.cluster / "env/ready"
+        os.utime(ready, (time.time() + 5, time.time() + 5))  # another laptop's bootstrap
+        await (session.bootstrap(Sources()) if command == "bootstrap" else session.down())
+        assert left(machines, "half") == ["env", "install", "runs"]
+        (entry,) = session._fleet.environments.entries()
+        assert (entry.host.name, entry.kind) == ("half", "environment"), "the next purge removes it"
+
+
+async def test_a_node_that_another_laptop_started_meanwhile_is_not_ended_by_a_bootstrap(
+    machines: EmbeddedMachines, monkeypatch: pytest.MonkeyPatch
+):
+    path = machines.folder / "inventory.yaml"
+    spec = NodeSpec(
+        cluster="lab", host="half", role="head", folder="~/x", labels={}, resources={},
+        node_address="10.0.0.2", head_address="10.0.0.2", gcs_port=6389, dashboard_port=8365,
+    )  # fmt: skip
+
+    async def found(_: str, asked: dict[str, object]) -> dict[str, Surveyed]:
+        node = NodeReport(host="half", state=RayState.RUNNING, spec=spec)
+        return {name: Surveyed(name, node=node if name == "half" else None) for name in asked}
+
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        await away_at_the_purge(session, machines)
+        monkeypatch.setattr(live_module, "survey", found)
+        await session.bootstrap(Sources())
+        assert left(machines, "half") == ["env", "install", "runs"]
+        assert [entry.kind for entry in session._fleet.environments.entries()] == ["environment"]
+
+
+async def test_a_host_whose_address_changed_is_cleaned_where_it_was(machines: EmbeddedMachines):
+    """Its entry is not taken for the machine that has its name now."""
+    path, laptop = machines.folder / "inventory.yaml", machines.folder / "laptop"
+    async with Session(load(path), path, ledger_folder=laptop) as session:
+        equip(session, machines)
+        session._fleet.ledger.intend(session.inventory.hosts[1], "node")
+    before, now = machines.machine("half"), machines.machine("fast")
+    entries = [line for line in path.read_text().splitlines() if not line.startswith("  fast:")]
+    text = "\n".join(entries).replace(", head: fast", "").replace("  quarter:", "  renamed:")
+    path.write_text(
+        text.replace(
+            f"half: {{address: {before.address}, port: {before.port}",
+            f"half: {{address: {now.address}, port: {now.port}",
+        )
+    )
+    async with Session(load(path), path, ledger_folder=laptop) as session:
+        fleet = session._fleet
+        with pytest.raises(ClusterError):  # nothing was probed
+            await fleet.bring_up()
+        said = [line.text for line in session.state.log if "no longer has" in line.text]
+        assert [f"half ({machines.user}@{before.address}:{before.port})" in text for text in said[:2]] == [True, True]
+        assert not any("quarter" in text for text in said), "it has another name now"
+        assert [text.partition(" -> ")[2] for text in said[:2]] == [
+            "`hetero-tui down` takes it away",
+            "`hetero-tui down --purge` takes it away",
+        ]
+        report = await session.down(purge=True)
+        assert report.leftovers == ()
+        assert left(machines, "half") == left(machines, "fast") == ["runs"]
+        assert fleet.ledger.entries() == fleet.environments.entries() == ()

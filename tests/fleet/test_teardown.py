@@ -22,6 +22,8 @@ from hetero_tui.transport.base import Completed
 from hetero_tui.transport.local import LocalTransport
 from remote_agent.host import layout, processes
 
+NAS = Host(name="nas", connection="local")
+
 # Ends once asked to, and writes down whether the other process outlived it by a second, and whether this machine said
 # by then that it is being taken down: else an app that follows the run would let it go on.
 ASKED_TO_END = """
@@ -72,9 +74,9 @@ class Hanging(LocalTransport):
 async def test_a_machine_that_runs_no_command_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deadlines, "COMMAND", 0.3)
     monkeypatch.setattr(deadlines, "NODE_STOP", 5.0)
-    machine = Hanging(Host(name="nas", connection="local"))
+    machine = Hanging(NAS)
     nothing = Ledger("home", tmp_path)
-    report = await asyncio.wait_for(tear_down("home", {"nas": machine}, nothing, lambda _: None, (), nothing), 5)
+    report = await asyncio.wait_for(tear_down("home", {NAS: machine}, {}, nothing, lambda _: None, (), nothing), 5)
     assert (machine.asked, report.unseen) == (1, ("nas",))
 
 
@@ -86,10 +88,10 @@ class Reinstalled(LocalTransport):
 
 
 async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_teardown_in(tmp_path: Path):
-    ledger, host = Ledger("home", tmp_path), Host(name="nas", connection="local")
-    ledger.intend(host, "node")
+    ledger = Ledger("home", tmp_path)
+    ledger.intend(NAS, "node")
     heard: list[events.Event] = []
-    report = await tear_down("home", {"nas": Reinstalled(host)}, ledger, heard.append, (), Ledger("home", tmp_path))
+    report = await tear_down("home", {NAS: Reinstalled(NAS)}, {}, ledger, heard.append, (), Ledger("home", tmp_path))
     (left,) = report.leftovers
     assert [event.detail for event in heard if isinstance(event, events.ClusterChanged)] == [
         "",
@@ -101,9 +103,9 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
 
 async def test_a_machine_on_which_nothing_ran_is_not_called_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    machine, nothing = LocalTransport(Host(name="nas", connection="local")), Ledger("home", tmp_path)
+    machine, nothing = LocalTransport(NAS), Ledger("home", tmp_path)
     heard: list[events.Event] = []
-    await tear_down("home", {"nas": machine}, nothing, heard.append, (), nothing)
+    await tear_down("home", {NAS: machine}, {}, nothing, heard.append, (), nothing)
     assert [event.state for event in heard if isinstance(event, events.HostChanged)] == [events.HostState.IDLE]
 
 

@@ -1,5 +1,7 @@
 """Machines as users name them, and hosts taken out of an inventory whose comments all stay."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,10 +46,34 @@ def test_hosts_of_an_ssh_config_and_of_what_it_includes(tmp_path):
     config = tmp_path / "config"
     config.write_text(
         'Include more.d/*\nHost mercer "crosby" # ours\n  HostName x\nhost=rack\nHost *.example.org !bad *\n'
-        f'Match host y\nHost "open\nInclude {config}\n'
+        f'Match host y\nHost "open\nInclude {config}\nHost\ttab\n\tHost = equals\nHost\t=\tboth a=b\n'
+        "Include ~nobody-of-that-name/x / ''\n"
     )
-    assert ssh_config_hosts(config) == ("nas", "mercer", "crosby", "rack")
+    names = ("nas", "mercer", "crosby", "rack", "tab", "equals", "both", "a=b")
+    assert ssh_config_hosts(config) == names
     assert ssh_config_hosts(tmp_path / "none") == ()
+
+
+def test_what_an_included_file_includes_lies_in_the_folder_of_the_users_own_file_as_for_ssh(tmp_path):
+    (tmp_path / "more.d").mkdir()
+    (tmp_path / "config").write_text("Include more.d/one\n")
+    (tmp_path / "more.d/one").write_text("Include two more.d/three\n")
+    (tmp_path / "two").write_text("Host two\n")
+    (tmp_path / "more.d/two").write_text("Host wrong\n")
+    (tmp_path / "more.d/three").write_text("Host three\n")
+    assert ssh_config_hosts(tmp_path / "config") == ("two", "three")
+
+
+def test_a_host_of_an_ssh_config_that_can_not_be_added_is_said_and_the_others_are_added(cli):
+    (cli.home / ".ssh").mkdir()
+    (cli.home / ".ssh/config").write_text(
+        "Host first\n  HostName 127.0.0.1\n  Port 1\nHost web:22 *\nHost last\n  HostName 127.0.0.1\n  Port 1\n"
+    )
+    done = cli("add", "--from-ssh-config", "--unchecked", "--json")
+    document = json.loads(done.stdout)
+    assert (document["added"], document["failed"], done.returncode) == (["first", "last"], ["web-22"], 3)
+    assert "the address holds a port" in done.stderr
+    assert [host.address for host in load(cli.inventory).hosts] == [None, "first", "last"]
 
 
 entries = st.sampled_from(

@@ -143,8 +143,38 @@ async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_p
         await connect(server.changed(identity_file=str(tmp_path / "locked"))).connect()
 
 
+@pytest.fixture
+async def authority(openssh, tmp_path):
+    """A server that lets in only who shows a certificate of this authority, which the client's key has beside it."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "ca"], check=True)
+    key = tmp_path / "client_key.pub"
+    subprocess.run(["ssh-keygen", "-q", "-s", tmp_path / "ca", "-I", "me", "-n", openssh.host.user, key], check=True)
+    config = (tmp_path / "sshd_config").read_text().replace(f"AuthorizedKeysFile {key}", "AuthorizedKeysFile none")
+    (tmp_path / "sshd_config").write_text(f"{config}TrustedUserCAKeys {tmp_path}/ca.pub\n")
+    await openssh.stop()
+    await openssh.start()
+
+
+async def test_a_key_file_is_offered_with_its_certificate(authority, openssh, connect, tmp_path):
+    await connect(openssh.host).connect()
+    (tmp_path / "client_key-cert.pub").unlink()
+    with pytest.raises(AuthenticationFailed):
+        await connect(openssh.host).connect()
+
+
+@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
+async def test_a_certificate_of_a_key_behind_a_passphrase_works_through_the_agent(
+    authority, openssh, connect, tmp_path, monkeypatch, short_folder
+):
+    await through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder)
+
+
 @pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
 async def test_a_key_behind_a_passphrase_works_through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
+    await through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder)
+
+
+async def through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
     socket_path = short_folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:

@@ -25,11 +25,11 @@ from hetero_tui.fleet.findings import idle_devices, of_room
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
 from hetero_tui.fleet.install.pace import Pace
-from hetero_tui.fleet.install.platforms import PLATFORMS, Platform, platform_of
+from hetero_tui.fleet.install.platforms import Platform, platform_of, why_unfit
 from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
 from hetero_tui.fleet.install.verification import Verification, verify
-from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet, training_devices
 from hetero_tui.fleet.probing import Probed, probe_host, state_after
 from hetero_tui.inventory import Host, Inventory
@@ -64,7 +64,7 @@ async def bootstrap(
     ledger: Ledger,
     emit: Emit,
     in_use: frozenset[str] = frozenset(),
-    anew: frozenset[str] = frozenset(),
+    anew: frozenset[str] | None = None,
 ) -> BootstrapReport:
     """Make or complete the environments of the hosts that were probed.
 
@@ -77,9 +77,9 @@ async def bootstrap(
         ledger: records that a host has an environment, for ``down --purge``.
         emit: called with the progress.
         in_use: hosts on which Ray runs, so that their environments can't be changed now.
-        anew: hosts whose environment is made from scratch, even if it looks complete.
+        anew: only these hosts get an environment, made from scratch even if it looks complete; None: all that need one.
     """
-    work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use, anew - in_use)
+    work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use, anew)
     return await work.run(probed)
 
 
@@ -93,7 +93,7 @@ class _Bootstrap:
         ledger: Ledger,
         emit: Emit,
         in_use: frozenset[str],
-        anew: frozenset[str],
+        anew: frozenset[str] | None,
     ) -> None:
         self._inventory = inventory
         self._transports = transports
@@ -102,7 +102,8 @@ class _Bootstrap:
         self._ledger = ledger
         self._emit = emit
         self._in_use = in_use
-        self._anew = anew
+        self._only = anew
+        self._anew = (anew or frozenset()) - in_use
         self._fetching = {name: asyncio.Lock() for name in ("uv", "wheels")}
         self._with_uv: set[str] = set()
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
@@ -117,6 +118,7 @@ class _Bootstrap:
             self._installed[name].python for name in sorted(self._installed, key=lambda name: name not in self._in_use)
         ]
         fixed += [need.ready.python for need in needs if need.ready is not None]
+        needs = [need for need in needs if self._only is None or need.host.name in self._only]
         bare = {need.host.name: need for need in needs if need.ready is None}
         versions = await asyncio.gather(*(self._guard(self._pythons(need)) for need in bare.values()))
         there = {name: found for name, found in zip(bare, versions, strict=True) if found is not None}
@@ -167,12 +169,11 @@ class _Bootstrap:
             detail = f"{facts.python.executable} has what is needed"
             self._installed[name] = Installed(name, _minor(facts), detail, facts.torch_build or "")
             return None
-        kind = platform_of(found.platform)
-        if kind is None:
-            known = ", ".join(each.uname for each in PLATFORMS)
-            cause = f"Ray has no packages for {found.platform or 'this system'}"
-            self._fail(RequirementMissing(name, cause, step=STEP, hint=f"it has them for {known}; on Windows use WSL2"))
+        if (unfit := why_unfit(found.system)) is not None:
+            self._fail(RequirementMissing(name, unfit[0], step=STEP, hint=unfit[1]))
             return None
+        kind = platform_of(found.system.uname)
+        assert kind is not None, "such a system is unfit"
         whole = facts is not None and name not in self._anew and _is_whole(facts, self._inventory.cluster)
         ready = found.ready if whole else None
         return _Needs(host, transport, kind, found, facts, ready)
@@ -199,13 +200,14 @@ class _Bootstrap:
     async def _equip(self, need: _Needs, python: str) -> None:
         """Make or complete one host's environment, unless it is already the wanted one."""
         name, began, cluster = need.host.name, time.monotonic(), self._inventory.cluster
-        kept = need.found.ready.extras if need.found.ready is not None else ()
-        extras = tuple(dict.fromkeys((*kept, *self._extras)))
+        extras = tuple(dict.fromkeys((*need.found.extras, *self._extras)))
         before = need.found.ready.build if need.found.ready is not None else None
         if need.ready is not None and need.facts is not None:
             wanted = Environment(python, torch_build(need.facts, need.host.devices, before), extras)
             self._warn_of_unread(name, need.facts)
             if wanted.digest == need.ready.digest:
+                if place_of(need.host) not in {place_of(entry.host) for entry in self._ledger.entries()}:
+                    self._ledger.intend(need.host, "environment")  # another laptop made it, or its address is new
                 detail = f"Python {need.facts.python.version}, torch {wanted.build.name}: nothing to do"
                 self._installed[name] = Installed(name, python, detail, wanted.build.name)
                 return
@@ -213,6 +215,7 @@ class _Bootstrap:
             cause = "its environment has to change, and Ray runs from it"
             raise RequirementMissing(name, cause, step=STEP, hint="run `hetero-tui down` first, then bootstrap again")
         self._ledger.intend(need.host, "environment")
+        await on_host.remember(need.transport, cluster, extras)  # whatever interrupts what follows
         if need.ready is None:  # what a killed installation leaves of a package keeps uv from installing it
             await on_host.discard(need.transport, cluster)
         await self._send_uv(need)
@@ -232,8 +235,13 @@ class _Bootstrap:
         for finding in of_room(name, facts, build.name):
             self._say(name, f"{finding.what}; {finding.why}", Level.WARNING)
         await on_host.prepare(need.transport, cluster, wanted)
-        wheels = await self._send_wheels(need, wanted) if self._sources.from_laptop else ""
-        await self._tell(name, on_host.install(need.transport, cluster, wanted, self._sources, wheels))
+        try:
+            wheels = await self._send_wheels(need, wanted) if self._sources.from_laptop else ""
+            await self._tell(name, on_host.install(need.transport, cluster, wanted, self._sources, wheels))
+        except (CommandFailed, RequirementMissing):
+            # A package that can't be installed must not be in the way of the next bootstrap.
+            await on_host.remember(need.transport, cluster, need.found.extras)
+            raise
         self._say(name, "installed; trying it out")
         devices = training_devices(need.host, facts.with_build(wanted.build.name))
         shown = await verify(need.transport, [f"{agent.folder(cluster)}/env/bin/python"], devices)

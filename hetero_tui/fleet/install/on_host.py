@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+import shlex
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.install.lock import PYTHONS, Environment, constraints
+from hetero_tui.fleet.install.platforms import System
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.text import HostText, last_lines, one_line, plain
 from hetero_tui.transport import Completed, Transport
@@ -27,11 +29,16 @@ LOOK = "look"
 # `place` is the same for all hosts of an inventory that are one machine, user and home, as `machine` of the probe's
 # facts, which a host without a Python does not have.
 _LOOK = """echo "ht:platform $(uname -sm)"
+echo "ht:libc $(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
+echo "ht:bits $(getconf LONG_BIT 2>/dev/null)"
+echo "ht:macos $(sw_vers -productVersion 2>/dev/null)"
+echo "ht:home $(pwd -P)"
 boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || sysctl -n kern.bootsessionuuid 2>/dev/null)
 [ -z "$boot" ] || echo "ht:place $boot $(readlink /proc/self/ns/pid 2>/dev/null) $(id -u) $(ls -di . 2>/dev/null)"
 cd "$1" 2>/dev/null || exit 0
 echo "ht:uv $(cat install/uv.digest 2>/dev/null)"
 echo "ht:ready $(cat env/ready 2>/dev/null)"
+echo "ht:extras $(cat install/extras 2>/dev/null)"
 """
 
 _UNPACK_UV = """cd "$1/install" || exit 1
@@ -73,6 +80,7 @@ _WATCHED = (
     + """exec 3<&0
 ( cat <&3; kill -TERM 0 ) >/dev/null 2>&1 &
 watcher=$!
+. ./install/variables; rm -f install/variables
 ( while sleep 2 >/dev/null 2>&1; do echo "ht:size $(du -sk . 2>/dev/null | cut -f 1)"; done ) 3<&- &
 ticker=$!
 stop() { kill "$ticker" "$watcher" 2>/dev/null; exit "$1"; }
@@ -81,11 +89,7 @@ stop() { kill "$ticker" "$watcher" 2>/dev/null; exit "$1"; }
 
 _MAKE = (
     _WATCHED
-    + """wanted=$1; mirror=$2; shift 2
-case "$mirror" in
-  *.json) export UV_PYTHON_DOWNLOADS_JSON_URL="$mirror";;
-  ?*) export UV_PYTHON_INSTALL_MIRROR="$mirror";;
-esac
+    + """wanted=$1; shift
 if [ -x env/bin/python ]; then
   is=$(env/bin/python -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 fi
@@ -107,7 +111,7 @@ stop 0
 )
 
 
-_FULL = re.compile(r"No space left|[Dd]isk")
+_FULL = re.compile(r"No space left|Dis[ck] quota exceeded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +126,26 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The state of a host: its ``uname -sm``, the digest of our uv, and the complete environment, if there is one.
+    """The state of a host: its system, the digest of our uv, and the complete environment, if there is one.
 
+    ``extras`` are the packages that jobs need, of that environment and of an installation that was interrupted.
     ``place`` is the same for hosts that are one machine, user and home; empty: unknown.
     """
 
-    platform: str
+    system: System
     uv_digest: str
     ready: Ready | None
+    extras: tuple[str, ...] = ()
     place: str = ""
 
 
 async def look(transport: Transport, cluster: str) -> Found:
     """Get the state of one host."""
     done = await transport.run(["sh", "-c", _LOOK, LOOK, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
-    return Found(_said(done, "platform"), _said(done, "uv"), _ready(_said(done, "ready")), _said(done, "place"))
+    ready = _ready(_said(done, "ready"))
+    extras = (*(ready.extras if ready is not None else ()), *_strings(_said(done, "extras")))
+    system = System(*(_said(done, word) for word in ("platform", "libc", "bits", "macos", "home")))
+    return Found(system, _said(done, "uv"), ready, tuple(dict.fromkeys(extras)), _said(done, "place"))
 
 
 async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) -> None:
@@ -164,7 +173,7 @@ def make(transport: Transport, cluster: str, python: str, sources: Sources) -> A
         HostError: uv failed; its last message is the cause.
     """
     options = ["--no-python-downloads"] if sources.from_laptop and not sources.python_mirror else []
-    return _progress(transport, _MAKE, cluster, python, sources.python_mirror, *options)
+    return _progress(transport, _MAKE, cluster, sources.for_pythons(), python, *options)
 
 
 async def prepare(transport: Transport, cluster: str, environment: Environment) -> None:
@@ -172,6 +181,12 @@ async def prepare(transport: Transport, cluster: str, environment: Environment) 
     place = f"{agent.folder(cluster)}/install"
     for name, text in (("requirements.txt", environment.requirements), ("constraints.txt", constraints())):
         await transport.put(text.encode(), f"{place}/{name}", step=STEP, deadline=deadlines.COMMAND)
+
+
+async def remember(transport: Transport, cluster: str, extras: tuple[str, ...]) -> None:
+    """Write the packages that jobs need to a place that outlives the environment."""
+    path = f"{agent.folder(cluster)}/install/extras"
+    await transport.put(json.dumps(extras).encode(), path, step=STEP, deadline=deadlines.COMMAND)
 
 
 def install(
@@ -183,9 +198,9 @@ def install(
         HostError: uv failed; its last message is the cause.
     """
     offline = ["--no-config", "--offline", "--no-index", "--find-links", wheels]
-    return _progress(
-        transport, _INSTALL, cluster, *(offline if sources.from_laptop else sources.index_options(environment))
-    )
+    if sources.from_laptop:
+        return _progress(transport, _INSTALL, cluster, {}, *offline)
+    return _progress(transport, _INSTALL, cluster, sources.for_uv(environment))
 
 
 async def mark_ready(transport: Transport, cluster: str, environment: Environment) -> None:
@@ -208,7 +223,13 @@ async def discard(transport: Transport, cluster: str) -> None:
     await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
 
 
-async def _progress(transport: Transport, script: str, cluster: str, *words: str) -> AsyncIterator[str]:
+async def _progress(
+    transport: Transport, script: str, cluster: str, variables: Mapping[str, str], *words: str
+) -> AsyncIterator[str]:
+    """``variables`` may hold passwords, so they are in no command: the script reads and removes their file."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    path = f"{agent.folder(cluster)}/install/variables"
+    await transport.put(exports.encode(), path, step=STEP, deadline=deadlines.COMMAND)
     told: list[str] = []
     told_of = Telling()
     command = ["sh", "-c", script, "bootstrap", agent.folder(cluster), *words]
@@ -281,6 +302,10 @@ def _hint(cause: str) -> str:
         return "install that Python there, or name a mirror of python-build-standalone: `bootstrap --python-mirror URL`"
     if _FULL.search(cause):
         return "free some space there (an environment takes 1 to 8 GB), then run it again: it goes on where it was"
+    if re.search(r"no wheels|platform tag", cause):
+        return "there is no such package for that machine's system, or its Python: see what the package's page says"
+    if "not found in the package registry" in cause:
+        return "is its name right? `--index URL` names another index"
     if re.search(r"fetch|connect|request|resolve|dns|network|timed out", cause, re.IGNORECASE):
         return "is the host online? `bootstrap --from-laptop` sends it the packages; `--index URL` names another index"
     return "run it again: it goes on where it was"
@@ -297,3 +322,10 @@ def _ready(text: str) -> Ready | None:
         return Ready(str(found["digest"]), str(found["python"]), str(found["build"]), extras)
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _strings(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(each) for each in json.loads(text))
+    except (ValueError, TypeError):
+        return ()

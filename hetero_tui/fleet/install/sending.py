@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed
+from hetero_tui.errors import CommandFailed, DeadlineExceeded
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Completed, Transport
 
 STEP = "send packages"
-PIECE = 4 * 1024 * 1024
-"""Bytes of one piece."""
+SMALLEST, LARGEST = 1 << 16, 1 << 22
+"""Bytes of one piece: as many as the link carries in a small part of the deadline, so that a slow one will do."""
+
+_AIM = 1 / 12
+"""The part of the deadline that a piece should take."""
 
 _LOOK = """umask 077; mkdir -p "$1" && cd "$1" || exit 1
 if [ -f "$2" ] && [ "$(($(wc -c < "$2")))" -eq "$3" ]; then echo "there: whole"; exit 0; fi
@@ -44,10 +48,22 @@ async def send_file(
     if there > size:
         there = 0
         await _run(transport, 'cd "$1" && : > "$2.part"', folder, name)
+    length = 4 * SMALLEST
     with source.open("rb") as file:
-        file.seek(there)
-        while piece := await asyncio.to_thread(file.read, PIECE):
-            await _run(transport, _ADD, folder, name, str(there), stdin=piece)
+        while there is not None and there < size:
+            file.seek(there)
+            piece = await asyncio.to_thread(file.read, length)
+            began = time.monotonic()
+            try:
+                await _run(transport, _ADD, folder, name, str(there), stdin=piece)
+            except DeadlineExceeded:
+                if length == SMALLEST:
+                    raise
+                length = SMALLEST  # the link has become slower, by other transfers or radio; a part may have arrived
+                there = _there(transport, await _run(transport, _LOOK, folder, name, str(size)))
+                continue
+            fits = len(piece) * _AIM * deadlines.SEND_PIECE / max(time.monotonic() - began, 1e-3)
+            length = int(min(max(fits, SMALLEST), 4 * length, LARGEST))
             there += len(piece)
             progress(there)
     await _run(transport, _FINISH, folder, name, digest)

@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,14 +56,29 @@ class Sources:
         index, torch_index, python_mirror = (variables.get(name, "") for name in VARIABLES)
         return cls(index, torch_index or TORCH_INDEX, python_mirror, from_laptop)
 
-    def index_options(self, environment: Environment) -> list[str]:
-        """The options of uv for packages from an index."""
-        options = ["--default-index", self.index] if self.index else []
-        if environment.build.local_version:
+    def for_uv(self, environment: Environment) -> dict[str, str]:
+        """Variables of uv for packages from an index. A URL may hold a password, and command lines are public."""
+        variables = {"UV_DEFAULT_INDEX": self.index} if self.index else {}
+        if torch := self._of_torch(environment):
             # Every version is exact, so that the best match is the one: torch's from the second, most from the first.
-            torch = f"{self.torch_index.rstrip('/')}/{environment.build.name}"
-            options += ["--index", torch, "--index-strategy", "unsafe-best-match"]
-        return options
+            variables |= {"UV_INDEX": torch, "UV_INDEX_STRATEGY": "unsafe-best-match"}
+        return variables
+
+    def for_pip(self, environment: Environment | None = None) -> dict[str, str]:
+        """The same for pip; without an environment the index alone."""
+        variables = {"PIP_INDEX_URL": self.index} if self.index else {}
+        if environment is not None and (torch := self._of_torch(environment)):
+            variables["PIP_EXTRA_INDEX_URL"] = f"{os.environ.get('PIP_EXTRA_INDEX_URL', '')} {torch}".strip()
+        return variables
+
+    def for_pythons(self) -> dict[str, str]:
+        """Variables of uv for fetching a Python."""
+        name = "DOWNLOADS_JSON_URL" if self.python_mirror.endswith(".json") else "INSTALL_MIRROR"
+        return {f"UV_PYTHON_{name}": self.python_mirror} if self.python_mirror else {}
+
+    def _of_torch(self, environment: Environment) -> str:
+        """The index of a build of torch; empty: it is PyPI's."""
+        return f"{self.torch_index.rstrip('/')}/{environment.build.name}" if environment.build.local_version else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +121,8 @@ async def collect(environment: Environment, wanted: Platform, sources: Sources) 
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             resolved = await _resolve(environment, wanted, sources, Path(temporary))
-            options = ["--index-url", sources.index] if sources.index else []
-            if environment.build.local_version:
-                index = f"{sources.torch_index.rstrip('/')}/{environment.build.name}"
-                options += ["--extra-index-url", index]
-            await _download(["-r", str(resolved)], folder, wanted, sources, options, environment.python)
+            variables = sources.for_pip(environment)
+            await _download(["-r", str(resolved)], folder, wanted, sources, variables, environment.python)
             resolved.replace(whole)
     return tuple(sorted(folder.glob("*.whl")))
 
@@ -119,23 +132,20 @@ async def _resolve(environment: Environment, wanted: Platform, sources: Sources,
     needed, limits, resolved = (folder / name for name in ("needed.txt", "constraints.txt", "resolved.txt"))
     needed.write_text(environment.requirements)
     limits.write_text(constraints())
-    where = (
-        ["--no-index", "--find-links", str(sources.wheels)] if sources.wheels else sources.index_options(environment)
-    )
+    where = ["--no-index", "--find-links", str(sources.wheels)] if sources.wheels else []
     command = [
         *(str(_laptop_uv()), "pip", "compile", "--quiet", "--no-config", "--no-annotate", "--no-header"),
         *("--constraints", str(limits), "--only-binary", ":all:", "--python-version", environment.python),
         *("--python-platform", wanted.triple, *where, "--output-file", str(resolved), str(needed)),
     ]
-    await _run(command, sources, wanted)
+    await _run(command, sources, wanted, {} if sources.wheels else sources.for_uv(environment))
     return resolved
 
 
 async def _uv_of_wheel(wanted: Platform, sources: Sources) -> bytes:
     with tempfile.TemporaryDirectory(prefix="hetero-tui-") as temporary:
         folder = Path(temporary)
-        options = ["--index-url", sources.index] if sources.index else []
-        await _download([f"uv=={pins()['uv']}"], folder, wanted, sources, options, "3.11")
+        await _download([f"uv=={pins()['uv']}"], folder, wanted, sources, sources.for_pip(), "3.11")
         return await asyncio.to_thread(_unpacked_uv, folder)
 
 
@@ -147,12 +157,12 @@ def _unpacked_uv(folder: Path) -> bytes:
 
 
 async def _download(
-    what: Sequence[str], folder: Path, wanted: Platform, sources: Sources, options: Sequence[str], python: str
+    what: Sequence[str], folder: Path, wanted: Platform, sources: Sources, variables: Mapping[str, str], python: str
 ) -> None:
     """Download wheels for another platform with pip, without their dependencies."""
     pip = [sys.executable, "-m", "pip"] if find_spec("pip") else [str(_laptop_uv()), "tool", "run", "pip"]
     folder_alone = ["--isolated", "--no-index", "--find-links", str(sources.wheels)]  # not what pip is set up with
-    where = folder_alone if sources.wheels else options
+    where = folder_alone if sources.wheels else []
     tags = [word for tag in wanted.tags for word in ("--platform", tag)]
     await _run(
         [
@@ -161,20 +171,29 @@ async def _download(
         ],
         sources,
         wanted,
+        variables,
     )
 
 
-async def _run(command: Sequence[str], sources: Sources, wanted: Platform) -> None:
-    environment = os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # torch's wheels for macOS need it; uv assumes 13
-    try:
-        async with asyncio.timeout(deadlines.FETCH), spawn(command, cwd=Path.home(), env=environment) as running:
-            running.stdin.close()
-            output, errors = await asyncio.gather(running.stdout.read(), running.stderr.read())
-            status = await running.wait()
-    except TimeoutError:
-        raise HeteroTuiError(
-            f"no end within {deadlines.FETCH:g} s", step=STEP, hint="it goes on where it was"
-        ) from None
+async def _run(command: Sequence[str], sources: Sources, wanted: Platform, variables: Mapping[str, str]) -> None:
+    # torch's wheels for macOS need this version; uv assumes 13.
+    environment = {**os.environ, **variables, "MACOSX_DEPLOYMENT_TARGET": "14.0"}
+    cache = user_cache_path("hetero-tui")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        environment["TMPDIR"] = temporary  # where pip writes what arrives
+        try:
+            async with (
+                asyncio.timeout(deadlines.FETCH_SILENCE) as limit,
+                _extended(limit, Path(temporary)),
+                spawn(command, cwd=Path.home(), env=environment) as running,
+            ):
+                running.stdin.close()
+                output, errors = await asyncio.gather(running.stdout.read(), running.stderr.read())
+                status = await running.wait()
+        except TimeoutError:
+            cause = f"nothing more arrived for {deadlines.FETCH_SILENCE:g} s"
+            raise HeteroTuiError(cause, step=STEP, hint="run it again: what has arrived as a whole stays") from None
     if status != 0:
         said = last_lines((output + errors).decode("utf-8", "replace"), 3, 500).replace("\n", " ")
         said = said.removeprefix("error: ") or f"{command[0]} ended with status {status}"
@@ -184,6 +203,30 @@ async def _run(command: Sequence[str], sources: Sources, wanted: Platform) -> No
         raise HeteroTuiError(
             said, step=STEP, hint="is the laptop online? `--index` names another index, `--wheels` a folder of wheels"
         )
+
+
+@asynccontextmanager
+async def _extended(limit: asyncio.Timeout, folder: Path) -> AsyncIterator[None]:
+    """Extend a deadline while a folder's size changes."""
+
+    def size() -> int:
+        with suppress(OSError):  # a file went meanwhile
+            return sum(path.stat().st_size for path in folder.rglob("*"))
+        return -1
+
+    async def look() -> None:
+        known = 0
+        while True:
+            await asyncio.sleep(deadlines.FETCH_SILENCE / 10)
+            if (now := await asyncio.to_thread(size)) != known:
+                known = now
+                limit.reschedule(asyncio.get_running_loop().time() + deadlines.FETCH_SILENCE)
+
+    looking = asyncio.create_task(look(), name="fetch packages")
+    try:
+        yield
+    finally:
+        looking.cancel()
 
 
 def _laptop_uv() -> Path:

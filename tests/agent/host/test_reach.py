@@ -37,6 +37,38 @@ def test_each_range_is_tried_at_its_ends_and_in_its_middle() -> None:
         assert tried[-1] >= own[-third]
 
 
+@pytest.mark.parametrize(
+    ("files", "programs", "firewall"),
+    [
+        ({}, (), ""),
+        ({"etc/ufw/ufw.conf": "# x\nENABLED=yes\nLOGLEVEL=low\n"}, ("ufw", "nft", "iptables"), "ufw"),
+        ({"etc/ufw/ufw.conf": "ENABLED=no\n", "proc/7/comm": "firewalld\n"}, ("ufw", "firewall-cmd"), "firewall-cmd"),
+        (
+            {
+                "etc/ufw/ufw.conf": "#ENABLED=yes\nENABLED=no\n",
+                "etc/systemd/system/sysinit.target.wants/nftables.service": "",
+            },
+            ("ufw", "firewall-cmd", "nft", "iptables"),
+            "nft",
+        ),
+        ({"proc/1/comm": "systemd\n"}, ("ufw", "firewall-cmd", "nft", "iptables"), "iptables"),
+        ({}, ("nft",), "nft"),
+        ({}, ("ufw", "firewall-cmd"), ""),
+    ],
+)
+def test_the_firewall_is_the_one_that_is_active_and_not_one_whose_program_is_there(
+    tmp_path: Path, files: dict[str, str], programs: tuple[str, ...], firewall: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in programs:
+        (folder / name).touch(mode=0o755)
+    assert reach.active_firewall(str(folder), tmp_path) == firewall
+
+
 async def test_a_host_that_may_open_few_files_tries_again_and_says_so_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,17 +18,19 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import CommandFailed, PythonMissing
-from hetero_tui.fleet import findings
+from hetero_tui.fleet import findings, live
+from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.install.verification import verify
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory.file import load
+from hetero_tui.outcomes import BAD, FIX, Checked, CheckReport, Finding
 from hetero_tui.session import Session
 from remote_agent.host import process_table
 from tests.conftest import MakeFacts
-from tests.wheels import thin_wheels
+from tests.wheels import thin_wheel, thin_wheels
 
 SEEN_WITHIN = 120.0
 
@@ -62,8 +64,8 @@ class Fleet:
         assert command.returncode == 0, stderr.decode()
         return json.loads(stdout)
 
-    async def kill_when(self, seen: Callable[[], object]) -> None:
-        command = await self.start(*self.bootstrap())
+    async def kill_when(self, seen: Callable[[], object], *options: str) -> None:
+        command = await self.start(*self.bootstrap(), *options)
         assert command.stderr is not None
         ends = time.monotonic() + SEEN_WITHIN
         while not seen():
@@ -97,7 +99,8 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     half_made.chmod(0o755)
     (there / "env/ready").write_text('{"digest": "x", "python": "3.11", "build": "cpu", "extras": []}')
     await fleet.kill_when(lambda: list(there.glob("install/*.gz.part")))
-    await fleet.kill_when(lambda: (there / "env/pyvenv.cfg").exists())
+    thin_wheel(fleet.wheels, "einops", "0.8.2")
+    await fleet.kill_when(lambda: (there / "env/pyvenv.cfg").exists(), "--with", "einops")
     await fleet.kill_when(lambda: list(there.glob("env/lib/*/site-packages/*.dist-info")))
     assert not (there / "env/ready").exists()
 
@@ -108,10 +111,14 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     assert host["problems"] == []
     assert host["facts"]["python"]["executable"] == str(there / "env/bin/python")
     assert host["facts"]["packages"]["torch"] == pins()["torch"] + "+cpu"
+    assert list(there.glob("env/lib/*/site-packages/einops-*")), "it was named once, to a bootstrap that was killed"
     assert sorted(path.name for path in fleet.home.iterdir()) == [".hetero-tui"], "nothing outside is touched"
 
+    (ledger,) = fleet.laptop.rglob("environments.jsonl")
+    ledger.unlink()  # as on another laptop, or where the machine's address is new
     (again,) = (await fleet.document("bootstrap"))["hosts"]
     assert again["changed"] is False
+    assert ledger.exists(), "`down --purge` has to know of it"
 
     (packages,) = there.glob("env/lib/*/site-packages")
     (packages / "safetensors.py").write_text("raise ImportError('broken')")  # it looks whole, and is not
@@ -186,6 +193,39 @@ async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, mo
     assert any("an environment with torch cpu takes about 1000000 GB while it is made" in text for text in said), said
     assert any(" is unfit: " in text for text in said), said
     assert not any("hetero-tui bootstrap" in text for text in said), "it is what runs"
+
+
+async def test_packages_of_jobs_outlive_a_bootstrap_that_fails_and_those_that_made_it_fail_do_not(fleet: Fleet) -> None:
+    (fleet.cluster / "env").mkdir(parents=True)
+    (fleet.cluster / "env/ready").write_text('{"digest": "x", "python": "3.11", "build": "cpu", "extras": ["einops"]}')
+    for wheel in fleet.wheels.glob("torch-*"):
+        wheel.unlink()
+    async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
+        report = await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels), ["no-such-package"])
+        assert len(report.failed) == 1
+        (transport,) = session._fleet.transports.values()
+        found = await on_host.look(transport, session.inventory.cluster)
+    assert found.ready is None
+    assert found.extras == ("einops",)
+
+
+async def test_a_fix_makes_broken_environments_anew_and_none_where_there_was_none(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found(*_: object) -> CheckReport:
+        finding = Finding("machine-1", BAD, "can't import torch", "training there would fail with it", FIX)
+        return CheckReport((Checked("machine-1"), Checked("machine-2")), (finding,))
+
+    monkeypatch.setattr(live, "check", found)
+    path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
+    async with EmbeddedMachines(short_folder, speeds=(1.0, 1.0), search_path=path) as machines:
+        fleet = Fleet(short_folder, machines)
+        for wheel in fleet.wheels.glob("torch-*"):
+            wheel.unlink()  # so that it ends soon
+        async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
+            await session.check(Sources(from_laptop=True, wheels=fleet.wheels))
+            assert [entry.host.name for entry in session._fleet.environments.entries()] == ["machine-1"]
+        assert [(machine.home / ".hetero-tui").exists() for machine in machines.machines] == [True, False]
 
 
 async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(short_folder: Path) -> None:
