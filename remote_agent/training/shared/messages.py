@@ -306,12 +306,13 @@ class EvaluationTask:
     """Batches of the validation data that a worker measures with the weights after the last step.
 
     ``name`` is the evaluation's, which may have several tasks. ``data`` is the ref of the data, in a tuple: so it is
-    fetched by a worker that does not have it, and once.
+    fetched by a worker that does not have it, and once. ``checked``: metrics that keep what they saw are refused.
     """
 
     name: str
     data: tuple[Ref[Any]]
     batches: Sequence[tuple[int, Indices]]
+    checked: bool = False
 
 
 # --- All-reduce ------------------------------------------------------------------------------------------------------

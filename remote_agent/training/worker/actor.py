@@ -231,7 +231,7 @@ class Worker(LinkEnd):
                 self._engine.renew()
             self._evaluation = task.name
         try:
-            return self._meter(self._validated_on[1], task.batches)
+            return self._meter(self._validated_on[1], task.batches, checked=task.checked)
         except TrainingError as error:
             return Failed.of(error)
 

@@ -24,9 +24,6 @@ from remote_agent.whereabouts import HERE
 METRICS = "metrics"
 """The user's function, in errors."""
 
-FIRST = 0
-"""Number of the batch that is evaluated before the first step, too."""
-
 SAME = 1e-3
 """Figures that differ by less are the same: devices round, and few metrics that keep state hide it so well."""
 
@@ -50,16 +47,23 @@ class BatchMeter:
         self.changing: Sequence[str] = ()
         self._model, self._metrics, self._device, self._seed, self._dtype = model, metrics, device, seed, dtype
 
-    def __call__(self, data: Any, batches: Sequence[tuple[int, Indices]]) -> dict[int, Figures]:
+    def __call__(
+        self, data: Any, batches: Sequence[tuple[int, Indices]], *, checked: bool = False
+    ) -> dict[int, Figures]:
         """The metrics of ``batches``, by their numbers.
 
+        Args:
+            data: the validation data.
+            batches: numbers and indices.
+            checked: the first batch is evaluated again, after a part of it, and has to give the same.
+
         Raises:
-            JobError: the job's metrics, model or data raised.
+            JobError: the job's metrics, model or data raised, or the metrics keep what they saw.
         """
         devices.select(self._device)
         found = self._evaluated(data, batches)
-        if [*found] == [FIRST]:  # it is asked for alone before the first step, of each stage of a pipeline too
-            self._refuse_state(data, batches[0][1], found[FIRST])
+        if checked:
+            self._refuse_state(data, *batches[0], found[batches[0][0]])
         return found
 
     def _evaluated(self, data: Any, batches: Sequence[tuple[int, Indices]]) -> dict[int, Figures]:
@@ -67,14 +71,14 @@ class BatchMeter:
             self._model.eval()
             return {number: self._of(data, number, indices) for number, indices in batches}
 
-    def _refuse_state(self, data: Any, indices: Indices, seen: Figures) -> None:
+    def _refuse_state(self, data: Any, number: int, indices: Indices, seen: Figures) -> None:
         """Metrics that are others once another batch was seen would mix all evaluations of a worker, and no others'."""
         if len(indices) < 2:
             return
-        self._evaluated(data, [(FIRST, indices[: len(indices) // 2])])
-        again = self._evaluated(data, [(FIRST, indices)])[FIRST]
+        self._evaluated(data, [(number, indices[: len(indices) // 2])])
+        again = self._evaluated(data, [(number, indices)])[number]
         for name, pair in seen.items():
-            if not np.allclose(pair, again.get(name, ()), rtol=SAME, atol=SAME, equal_nan=True):
+            if name not in again or not np.allclose(pair, again[name], rtol=SAME, atol=SAME, equal_nan=True):
                 raise JobError(
                     f"{METRICS} gives another {name} for the same batch once it has seen another one: it keeps what it"
                     " saw (a torchmetrics object?), which is another on each worker",

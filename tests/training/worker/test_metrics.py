@@ -154,7 +154,7 @@ def test_a_batch_for_which_memory_is_full_is_measured_in_halves() -> None:
 
     x = torch.randn(10, 1)
     meter = BatchMeter(nn.Linear(1, 1), metrics, CPU, seed=0)
-    found = whole(meter(TensorDataset(x), [(1, np.arange(10))]).values())
+    found = whole(meter(TensorDataset(x), [(0, np.arange(10))]).values())
     assert found["a"] == pytest.approx(float(x.mean()), rel=1e-5)
     assert sizes == [10, 5, 2, 3, 5, 2, 3]
 
@@ -208,5 +208,6 @@ def test_metrics_that_keep_what_they_saw_are_refused_with_the_first_batch() -> N
     validation = validation_of(data, TrainingConfig(batch_size=16), devices=2)
     first = [(0, validation.batches[0])]
     with pytest.raises(JobError, match="gives another accuracy for the same batch once it has seen another one"):
-        BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first)
-    assert BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)(validation.data, first)[0]["accuracy"]
+        BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first, checked=True)
+    meter = BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)
+    assert meter(validation.data, first, checked=True)[0]["accuracy"]

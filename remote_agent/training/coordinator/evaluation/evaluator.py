@@ -80,12 +80,15 @@ class Evaluator:
             hint = "keep open files, locks and connections out of it"
             raise JobError(f"the validation data can't be sent to the workers: {error}", hint=hint) from error
 
-    def evaluate(self, session: Session, numbers: Collection[int] | None = None) -> Evaluation:
+    def evaluate(
+        self, session: Session, numbers: Collection[int] | None = None, *, checked: bool = False
+    ) -> Evaluation:
         """Evaluate the weights after the last step.
 
         Args:
             session: the run's current session.
             numbers: numbers of the batches; default: all.
+            checked: refuse metrics that keep what they saw; it takes more than twice as long.
 
         Raises:
             JobError: the job's metrics, model or data raised.
@@ -97,17 +100,17 @@ class Evaluator:
         if spec_of(session.config.strategy).split:
             done = _together(
                 session,
-                self._task([(number, batches[number]) for number in wanted]),
+                self._task([(number, batches[number]) for number in wanted], checked=checked),
                 wanted,
             )
         else:
-            done = _Work(session, self._task(), batches, wanted).done()
+            done = _Work(session, self._task(checked=checked), batches, wanted).done()
         samples = sum(len(batches[number]) for number in wanted)
         figures = whole(done[number] for number in wanted)
         return Evaluation(metrics=figures, samples=samples, seconds=time.monotonic() - began)
 
-    def _task(self, batches: Sequence[tuple[int, Any]] = ()) -> EvaluationTask:
-        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=batches)
+    def _task(self, batches: Sequence[tuple[int, Any]] = (), *, checked: bool) -> EvaluationTask:
+        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=batches, checked=checked)
 
 
 def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -> dict[int, Figures]:

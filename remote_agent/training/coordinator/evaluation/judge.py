@@ -128,7 +128,7 @@ class Judge:
     def _check(self, session: Session, evaluator: Evaluator) -> None:
         """Evaluate one batch with the first weights, so that errors show now and not after many steps."""
         try:
-            first = evaluator.evaluate(session, numbers=(0,))
+            first = evaluator.evaluate(session, numbers=(0,), checked=True)
         except NoWorkerLeft:
             return  # the first step says more
         wanted = session.config.keep_best or session.plateau
