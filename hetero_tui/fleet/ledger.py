@@ -98,17 +98,16 @@ class Ledger:
 
     def entries(self) -> tuple[Entry, ...]:
         """The hosts that may have something of ours, the newest first, without the :meth:`others`."""
-        others = self.others()
-        return tuple(entry for entry in self._entries() if entry not in others)
+        return tuple(entry for entry in self._entries() if not self._is_anothers(entry))
 
     def others(self) -> tuple[Entry, ...]:
         """Entries of another inventory whose cluster has the same name: its file is there, and the host is not ours."""
-        own = {place_of(host) for host in self._hosts}
-        return tuple(
-            entry
-            for entry in self._entries()
-            if self._inventory not in ("", entry.inventory)
-            and place_of(entry.host) not in own
+        return tuple(entry for entry in self._entries() if self._is_anothers(entry))
+
+    def _is_anothers(self, entry: Entry) -> bool:
+        return (
+            self._inventory not in ("", entry.inventory)
+            and place_of(entry.host) not in map(place_of, self._hosts)
             and os.path.exists(entry.inventory)  # noqa: PTH110 - Path raises where a folder can't be entered
         )
 
