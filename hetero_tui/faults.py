@@ -153,9 +153,8 @@ def _cost(run: RunView, before: protocol.Step, after: protocol.Step) -> float | 
 
 def _usual(run: RunView) -> float:
     """Seconds of a step in the middle of the recent ones: a long one among them does not count."""
-    pairs = [
-        pair for pair in itertools.pairwise(run.recent) if pair[1].time > pair[0].time
-    ]  # else a clock was set back
+    # Where time goes back, a clock was set back.
+    pairs = [pair for pair in itertools.pairwise(run.recent) if pair[1].time > pair[0].time]
     gaps = [(after.time - before.time) / max(1, after.step - before.step) for before, after in pairs]
     return statistics.median(gaps) if gaps else run.step_seconds or 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from textual.screen import Screen
@@ -55,13 +56,18 @@ async def test_a_command_of_another_view_leads_there_and_acts_on_nothing_unseen(
         assert app.main.pane.is_logarithmic
 
 
+async def open_second_run(app: Any, pilot: Any) -> None:
+    """Have the views of a run show the second one of the list of runs."""
+    await pilot.press("5", "down", "enter")
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
 async def test_resume_is_about_the_run_that_is_shown(scenarios, open_app) -> None:
     """The session's own run is another one, which failed; what was opened fills the views of a run."""
     app = open_app(scenarios.listed(scenarios.failed()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5", "down", "enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await open_second_run(app, pilot)
         opened = app.view().run.run
         assert opened != app.intents.state.run.run
         await pilot.press("r")
@@ -72,8 +78,7 @@ async def test_resume_is_about_the_run_that_is_shown(scenarios, open_app) -> Non
 async def test_in_the_fleet_resume_is_about_the_run_that_stands_there(scenarios, open_app) -> None:
     app = open_app(scenarios.listed(scenarios.failed()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5", "down", "enter")
-        await app.workers.wait_for_complete()
+        await open_second_run(app, pilot)
         await pilot.press("1", "r")
         await app.workers.wait_for_complete()
         assert app.intents.asked[-1] == ("resume", "text-7f3")
@@ -99,8 +104,7 @@ async def test_a_marked_run_that_is_finished_is_not_resumed(scenarios, open_app)
 async def test_no_host_is_brought_back_into_a_run_of_the_past(scenarios, open_app) -> None:
     app = open_app(scenarios.faulty())
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5", "down", "enter")
-        await app.workers.wait_for_complete()
+        await open_second_run(app, pilot)
         await pilot.press("4", "b")
         await pilot.pause()
         (said,) = toasts(app)
@@ -111,9 +115,7 @@ async def test_no_host_is_brought_back_into_a_run_of_the_past(scenarios, open_ap
 async def test_the_line_at_the_bottom_offers_resume_for_the_run_that_is_shown(scenarios, open_app) -> None:
     app = open_app(scenarios.listed(scenarios.finished()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("5", "down", "enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await open_second_run(app, pilot)
         assert "r resume" in text_of(app, "keys")
 
 

@@ -222,9 +222,8 @@ class _Bootstrap:
         await self._tell(name, on_host.make(need.transport, cluster, python, self._sources))
         facts = await probe_host(cluster, need.host, need.transport)
         if facts.unread and need.facts is not None and not need.facts.unread:
-            facts = need.facts.model_copy(
-                update={"torch_build": facts.torch_build, "disk": facts.disk}
-            )  # it failed now
+            # A GPU's tool failed only now.
+            facts = need.facts.model_copy(update={"torch_build": facts.torch_build, "disk": facts.disk})
         build = torch_build(facts, need.host.devices, before)
         wanted = Environment(python, build, extras)
         self._say(name, f"torch {wanted.build.name}: {wanted.build.why}")

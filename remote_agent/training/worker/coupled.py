@@ -95,6 +95,7 @@ def _stepped(
             optimizer.step()
             found.append(one.detach().clone())
         extras = optimizer_extras.of(optimizer)
+        # Private ones may be caches of whatever is in them; what a step gave is compared as well.
         return torch.stack(found), {path: value for path, value in extras.items() if "._" not in path}
     finally:
         for each, data in zip(members, weights, strict=True):
