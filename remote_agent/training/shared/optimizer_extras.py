@@ -21,10 +21,14 @@ from remote_agent.training.shared import flat
 NAME = "(optimizer)"
 """In the place of a parameter's name, where states are kept by these."""
 
-_LATER = {"_need_device_dtype_check_for_fused", "_step_supports_amp_scaling", "_opt_called", "_numel_cache", "_params"}
-_TORCHS = frozenset({"params", *_LATER, *vars(torch.optim.SGD([torch.zeros(1)]))}) - {"state"}
-"""What every optimizer of torch's has, or gets later, by name; keys of the optimizer's own state are no names."""
-
+# By hand, since to make an optimizer here and look at it would load torch's compiler.
+_TORCHS = frozenset(
+    {"defaults", "param_groups", "params"}
+    | {f"_optimizer_{each}_hooks" for each in ("step_pre", "step_post", "state_dict_pre", "state_dict_post")}
+    | {f"_optimizer_load_state_dict_{each}_hooks" for each in ("pre", "post")}
+    | {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused"}
+    | {"_step_supports_amp_scaling", "_opt_called", "_numel_cache", "_params"}
+)  # and the state of the optimizer itself: its keys are no names
 _DEPTH = 6
 
 _first: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
