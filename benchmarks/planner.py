@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import Fleet, last_line, open_fleet
+from benchmarks.ours import first_steps
 from remote_agent import protocol
 from remote_agent.planning.self_check import LEAST_PART
 from remote_agent.planning.ways import COMPUTE
@@ -52,7 +53,8 @@ ALONE, PLAN, CHOSEN = "alone", "plan", "chosen"
 EXACT = (ALONE, "sync", "allreduce", CHOSEN)
 
 SKIPPED = 3
-"""First steps that do not count: a gradient is streamed from the second slice on, and shares settle."""
+"""First steps that do not count: a gradient is streamed from the second slice on, and shares settle. Nor do those whose
+loss is looked at once more."""
 
 START_S = 150.0
 """A run may take so long beside its steps."""
@@ -170,6 +172,7 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
     run, begun, error = "", 0.0, ""
     steps: list[protocol.Step] = []
     corrected = stopped = False
+    skipped = max(SKIPPED, first_steps(settings["strategy"]))
     with product.start("train", job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
         assert train.stderr is not None
@@ -190,7 +193,7 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
                     case protocol.Step() as step:
                         steps += [step] if not corrected else []
                         begun = begun or time.monotonic()
-                        if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * SKIPPED:
+                        if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * skipped:
                             stopped = True
                             product.run("stop", run, "--json")
                     case protocol.RunFailed(cause=error):
@@ -198,7 +201,7 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
         finally:
             guard.cancel()
             reader.join()
-    counted = steps[SKIPPED:]
+    counted = steps[skipped:]
     if not counted and not error:
         error = f"{len(steps)} steps: {last_line(''.join(told))}"
     computing = [max(worker.compute_s for worker in step.workers) for step in counted if step.workers]
