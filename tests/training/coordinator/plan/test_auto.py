@@ -17,6 +17,7 @@ from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import COMPUTE, EXCHANGE
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import profiles
+from remote_agent.training.coordinator.trial import CERTAIN_STEPS, SKIPPED
 from tests.training.conftest import RUN_S
 from tests.training.loopback import Cluster
 
@@ -53,14 +54,16 @@ def test_a_run_is_planned_from_what_was_measured_and_says_why_and_what_it_foresa
     assert plan["predicted_step_s"] > 0
 
 
-def _measured(cluster: Cluster, tmp_path: Path, job: str, hosts: str, **config: object) -> tuple[list[str], Survey]:
+def _measured(
+    cluster: Cluster, tmp_path: Path, job: str, hosts: str, *, name: str = "Job", **config: object
+) -> tuple[list[str], Survey]:
     """What is told while a job is measured, and what that comes to, which is kept as well."""
     folder = tmp_path / "plans" / "one"
     folder.mkdir(parents=True)
     (folder / "job.py").write_text(job)
     spec = protocol.RunSpec(
         run="one",
-        job="job.py:Job",
+        job=f"job.py:{name}",
         cluster="test",
         host="a",
         ray_address=cluster.address,
@@ -86,6 +89,42 @@ def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cl
     assert found.names == ("a", "b")
     assert all(device.speed > 0 for host in found.hosts for device in host.devices)
     assert {COMPUTE, EXCHANGE} & set(found.ratios), "of steps that were made"
+
+
+def test_the_loss_is_not_looked_at_once_more_in_steps_that_are_tried_for_a_plan(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Such a look takes time in a run's first steps, and would count as time of all steps."""
+    calls = tmp_path / "calls"
+    job = f"""
+from pathlib import Path
+{JOB}
+FIRST = torch.full((5, 20), 0.01)
+
+
+def told(what):
+    with Path({str(calls)!r}).open("a") as file:
+        file.write(what + chr(10))
+
+
+class Told(Job):
+    def create_model(self):
+        model = super().create_model()
+        model.weight.data = FIRST.clone()
+        return model
+
+    def loss(self, model, batch):
+        found = super().loss(model, batch)
+        if bool((model.weight != FIRST).any()):  # a step was made
+            told("forward")
+            found.register_hook(lambda _: told("backward"))
+        return found
+"""
+    narrated, _ = _measured(cluster, tmp_path, job, "ab", name="Told", batch_size=20, strategy="auto")
+    assert any(line.startswith("trying") for line in narrated)
+    steps = re.split("f{4,}", "".join(line[0] for line in calls.read_text().split()))[-1]  # after the measurement
+    assert len(steps) >= 2 * 2 * (SKIPPED + CERTAIN_STEPS), "two workers, forward and backward"
+    assert abs(steps.count("f") - steps.count("b")) <= 2, steps
 
 
 BLOCKS = 16
