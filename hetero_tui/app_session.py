@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_tui import deadlines, events
@@ -77,7 +77,7 @@ class AppSession(Session):
         assert state.run is not None, "a run without an event is refused"
         return state.run
 
-    async def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+    def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
         """What a run's processes log: what is there, and what comes as long as it goes on."""
         current = self.state.run
         live = current is not None and not current.state.final and run in (None, current.run)
@@ -87,9 +87,7 @@ class AppSession(Session):
             if known is None or known.state is not HostState.UNREACHABLE:  # that it is has been told
                 self.notice(Level.WARNING, str(error))
 
-        async with aclosing(self.logs_of(run, host, follow=live, failed=failed)) as coming:
-            async for entry in coming:
-                yield LoggedLine(entry.host, entry.line)
+        return self.logs_of(run, host, follow=live, failed=failed)
 
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host; then their use is watched again, as before ``up``."""

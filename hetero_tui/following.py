@@ -16,7 +16,7 @@ from hetero_tui.runs.attending import NoRecovery, Recovery, attend
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run
 from hetero_tui.runs.log_following import logs_of_run
-from hetero_tui.runs.logs import Logged
+from hetero_tui.intents import LoggedLine
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.scripting import Scripting
 from hetero_tui.state import LOSS_POINTS
@@ -78,7 +78,7 @@ class Following(Scripting):
         follow: bool,
         failed: Callable[[HostError], None],
         broken: Callable[[HostError], None] = ignore,
-    ) -> AsyncGenerator[Logged]:
+    ) -> AsyncGenerator[LoggedLine]:
         """Yield the log lines and prints of a run's processes (None: the newest) on all hosts, or on ``host``, by time.
 
         With ``follow`` it continues until the run ends. ``failed`` is called for each host that can't be asked,

@@ -21,7 +21,7 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.probing import state_after
-from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
+from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.text import last_lines
@@ -146,7 +146,7 @@ async def purge(
         except HostError as error:
             _emit_error(error, emit)
             detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
-            return TeardownReport(leftovers=(Leftover(host=transport.host, kind="environment", detail=detail),))
+            return TeardownReport(leftovers=(HostItem(host=transport.host, kind="environment", detail=detail),))
         if removed is None:
             keep(
                 host,
@@ -178,7 +178,7 @@ def _emit_error(error: HostError, emit: Emit) -> None:
     )
 
 
-async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError | None:
+async def _end_runs(cluster: str, transport: Transport) -> tuple[HostItem, ...] | HostError | None:
     """End the runs on a host; returns what ended, None if it has no folder of ours, or why it can't be asked."""
     try:
         await transport.connect()
@@ -192,14 +192,14 @@ async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] |
         answered = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
         if answered is not None:
             report = agent.answer(protocol.StopReport, transport.host, answered, step=STEP)
-            return tuple(Removed(host=transport.host, kind="process", detail=name) for name in report.stopped)
+            return tuple(HostItem(host=transport.host, kind="process", detail=name) for name in report.stopped)
     return ()
 
 
 async def _tear_down(
     cluster: str,
     transport: Transport,
-    runs: tuple[Removed, ...] | HostError | None,
+    runs: tuple[HostItem, ...] | HostError | None,
     touched: bool,
     is_purged: bool,
     emit: Emit,
@@ -221,14 +221,14 @@ async def _tear_down(
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
         if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
-        return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
+        return TeardownReport(leftovers=(HostItem(host=name, kind="host", detail=detail),))
     ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
     state = HostState.FAILED if report.leftovers else HostState.READY if ran and not is_purged else HostState.IDLE
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 
 
-async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[Removed, ...] | None:
+async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[HostItem, ...] | None:
     """Remove the environment and the installer's files; None: it is newer than the wish. Raises HostError."""
     command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK, "" if age is None else str(int(age))]
     done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
@@ -241,7 +241,7 @@ async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple
     if not size.isdecimal() or len(size) > 15:
         return ()
     detail = f"{agent.home_folder(cluster)}/env ({int(size) / 1e6:,.1f} GB)"
-    return (Removed(host=transport.host, kind="environment", detail=detail),)
+    return (HostItem(host=transport.host, kind="environment", detail=detail),)
 
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
@@ -257,13 +257,13 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
         step=STEP,
         deadline=deadlines.NODE_STOP,
     )
-    removed: list[Removed] = []
+    removed: list[HostItem] = []
     if answered is not None:
         report = agent.answer(protocol.StopReport, name, answered, step=STEP)
-        removed += [Removed(host=name, kind="process", detail=process) for process in report.stopped]
-        removed += [Removed(host=name, kind="folder", detail=path) for path in report.removed]
+        removed += [HostItem(host=name, kind="process", detail=process) for process in report.stopped]
+        removed += [HostItem(host=name, kind="folder", detail=path) for path in report.removed]
         if report.leftovers:
-            left = tuple(Leftover(host=name, kind=entry.kind, detail=entry.detail) for entry in report.leftovers)
+            left = tuple(HostItem(host=name, kind=entry.kind, detail=entry.detail) for entry in report.leftovers)
             return TeardownReport(removed=tuple(removed), leftovers=left)
     # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
     # stale with it, and empty folders do not stay.
@@ -280,6 +280,6 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
         return TeardownReport(removed=tuple(removed))
     if cleaned.exit_status != 0:
         detail = last_lines(cleaned.stderr, 1) or agent.home_folder(cluster)
-        return TeardownReport(removed=tuple(removed), leftovers=(Leftover(host=name, kind="folder", detail=detail),))
-    removed.append(Removed(host=name, kind="folder", detail=f"{agent.home_folder(cluster)}/agent"))
+        return TeardownReport(removed=tuple(removed), leftovers=(HostItem(host=name, kind="folder", detail=detail),))
+    removed.append(HostItem(host=name, kind="folder", detail=f"{agent.home_folder(cluster)}/agent"))
     return TeardownReport(removed=tuple(removed))
