@@ -57,7 +57,7 @@ class AppSession(Session):
 
     async def _list_runs(self) -> None:
         found = await list_runs(self.inventory.cluster, self._fleet.answering)
-        self.emit(events.RunsListed(time=time.time(), runs=tuple(summary for _, summary in found)))
+        self.emit(events.RunsListed(runs=tuple(summary for _, summary in found)))
 
     async def read_run(self, run: str) -> RunView:
         """A run as its own events tell it.
@@ -132,7 +132,7 @@ class AppSession(Session):
             for name in silent:
                 host = self.state.host(name)
                 cause, hint = (host.detail, host.hint) if host is not None else ("", "")
-                self.emit(events.HostLost(time=time.time(), host=name, cause=cause, hint=hint, retry_s=pause))
+                self.emit(events.HostLost(host=name, cause=cause, hint=hint, retry_s=pause))
             await asyncio.sleep(pause)
             if self.busy:
                 continue

@@ -220,8 +220,6 @@ async def down(
 ) -> int:
     """Stop all of ours on every machine; prove nothing is left."""
     async with call.session() as session:
-        from hetero_tui import reports
-
         if not yes and not commanding.asks(
             f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
             f"{', environments too' if purge else ''}?"

@@ -10,7 +10,6 @@ are purged. A host that can't be reached keeps its ledger entry and is cleaned a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
-from hetero_tui.fleet.probing import state_after
+from hetero_tui.fleet.probing import changed_by, state_after
 from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
@@ -91,7 +90,7 @@ async def tear_down(
     Then :func:`purge` follows on the hosts of ``wishes``. Hosts that are no
     longer in the inventory as the ledger has them (``former``) follow, since one may be the same machine as another.
     """
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
+    emit(events.ClusterChanged(state=ClusterState.STOPPING))
     nodes = {place_of(entry.host) for entry in ledger.entries()}
     equipped = {place_of(entry.host) for entry in environments.entries()} & {place_of(host) for host in wishes}
     everything = {**hosts, **former}
@@ -116,7 +115,7 @@ async def tear_down(
         ledger.forget_token()
     left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
     detail = f"but not on {left}, where it may still run" if left else ""
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN, detail=detail))
+    emit(events.ClusterChanged(state=ClusterState.DOWN, detail=detail))
     return whole
 
 
@@ -144,7 +143,7 @@ async def purge(
         try:
             removed = await _purge(cluster, transport, wishes[host])
         except HostError as error:
-            _emit_error(error, emit)
+            emit(changed_by(error, error.host))
             detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
             return TeardownReport(leftovers=(HostItem(host=transport.host, kind="environment", detail=detail),))
         if removed is None:
@@ -158,7 +157,7 @@ async def purge(
         environments.cleaned(host)
         if wishes[host] is not None:
             text = "its environment is gone, as `down --purge` wanted while it was away"
-            emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=transport.host))
+            emit(events.Notice(level=events.Level.GOOD, text=text, host=transport.host))
         return TeardownReport(removed=removed)
 
     return _joined(await asyncio.gather(*(one(host, transport) for host, transport in hosts.items())))
@@ -167,15 +166,7 @@ async def purge(
 def keep(host: Host, why: str, environments: Ledger, emit: Emit) -> None:
     """Drop the wish to remove a host's environment."""
     environments.intend(host, "environment")
-    emit(events.Notice(time=time.time(), level=events.Level.INFO, text=why, host=host.name))
-
-
-def _emit_error(error: HostError, emit: Emit) -> None:
-    emit(
-        events.HostChanged(
-            time=time.time(), host=error.host, state=state_after(error), detail=error.cause, hint=error.hint
-        )
-    )
+    emit(events.Notice(level=events.Level.INFO, text=why, host=host.name))
 
 
 async def _end_runs(cluster: str, transport: Transport) -> tuple[HostItem, ...] | HostError | None:
@@ -215,7 +206,7 @@ async def _tear_down(
             report = await _clean(cluster, transport, emit)
             report = replace(report, removed=(*runs, *report.removed))
     except HostError as error:
-        _emit_error(error, emit)
+        emit(changed_by(error, error.host))
         if not touched:
             return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
@@ -224,7 +215,7 @@ async def _tear_down(
         return TeardownReport(leftovers=(HostItem(host=name, kind="host", detail=detail),))
     ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
     state = HostState.FAILED if report.leftovers else HostState.READY if ran and not is_purged else HostState.IDLE
-    emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
+    emit(events.HostChanged(host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 
 
@@ -246,7 +237,7 @@ async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
     name = transport.host
-    emit(events.HostChanged(time=time.time(), host=name, state=HostState.STOPPING))
+    emit(events.HostChanged(host=name, state=HostState.STOPPING))
     answered = await agent.call(
         transport,
         cluster,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from remote_agent import protocol
-from tests.lab.following import Following, assert_counted_once, assert_whole, coordinators, hosts_of
+from tests.lab.following import Following, assert_counted_once, assert_whole, coordinators
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
-from tests.lab.product import HeteroTui, only, steps
+from tests.lab.product import HeteroTui, only
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(400, method="signal")]
 

@@ -10,8 +10,8 @@ import pytest
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, RunError, Unreachable
-from hetero_tui.runs.log_following import Place, follow_logs
 from hetero_tui.intents import LoggedLine
+from hetero_tui.runs.log_following import Place, follow_logs
 from remote_agent.protocol import LogLine, RunSummary
 from remote_agent.states import RunState
 
