@@ -25,6 +25,10 @@ PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
+# Lint takes one core, and tests wait more than they compute. What lint says is printed once it ends.
+beside_lint = { said=$$($(MAKE) --no-print-directory lint 2>&1); code=$$?; echo; echo "$$said"; exit $$code; } & lint=$$!; \
+	$(1); tests=$$?; wait $$lint || { echo "lint failed: see above" >&2; exit 1; }; exit $$tests
+
 .PHONY: help demo check test test-all lint format clean
 .NOTPARALLEL:
 
@@ -40,18 +44,18 @@ help:
 demo: .venv/for-use
 	@$(RUN)/hetero-tui demo
 
-test: lint
-	@echo "== pytest, without what is long"
-	@$(RUN)/python -m pytest $(IN_LANES) --durations=15 -m "not long" $(PYTEST_ARGS)
+test: .venv/for-development
+	@echo "== pytest, without what is long, and lint beside it"
+	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 -m "not long" $(PYTEST_ARGS))
 
-test-all: lint
-	@echo "== pytest"
-	@$(RUN)/python -m pytest $(IN_LANES) --durations=15 $(PYTEST_ARGS)
+test-all: .venv/for-development
+	@echo "== pytest, and lint beside it"
+	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 $(PYTEST_ARGS))
 
-check: lint
-	@echo "== pytest, without Ray and without hosts"
-	@$(RUN)/python -m pytest -q $(IN_LANES) $(CHECKED) --ignore=tests/training/worker/device/test_memory_limit.py \
-		-m "not ray and not lab and not long" $(PYTEST_ARGS)
+check: .venv/for-development
+	@echo "== pytest, without Ray and without hosts, and lint beside it"
+	@$(call beside_lint,$(RUN)/python -m pytest -q $(IN_LANES) $(CHECKED) \
+		--ignore=tests/training/worker/device/test_memory_limit.py -m "not ray and not lab and not long" $(PYTEST_ARGS))
 
 lint: .venv/for-development
 	@echo "== ruff check"

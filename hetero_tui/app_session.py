@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_tui import deadlines, events
@@ -57,7 +57,7 @@ class AppSession(Session):
 
     async def _list_runs(self) -> None:
         found = await list_runs(self.inventory.cluster, self._fleet.answering)
-        self.emit(events.RunsListed(time=time.time(), runs=tuple(summary for _, summary in found)))
+        self.emit(events.RunsListed(runs=tuple(summary for _, summary in found)))
 
     async def read_run(self, run: str) -> RunView:
         """A run as its own events tell it.
@@ -77,7 +77,7 @@ class AppSession(Session):
         assert state.run is not None, "a run without an event is refused"
         return state.run
 
-    async def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+    def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
         """What a run's processes log: what is there, and what comes as long as it goes on."""
         current = self.state.run
         live = current is not None and not current.state.final and run in (None, current.run)
@@ -87,9 +87,7 @@ class AppSession(Session):
             if known is None or known.state is not HostState.UNREACHABLE:  # that it is has been told
                 self.notice(Level.WARNING, str(error))
 
-        async with aclosing(self.logs_of(run, host, follow=live, failed=failed)) as coming:
-            async for entry in coming:
-                yield LoggedLine(entry.host, entry.line)
+        return self.logs_of(run, host, follow=live, failed=failed)
 
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host; then their use is watched again, as before ``up``."""
@@ -134,7 +132,7 @@ class AppSession(Session):
             for name in silent:
                 host = self.state.host(name)
                 cause, hint = (host.detail, host.hint) if host is not None else ("", "")
-                self.emit(events.HostLost(time=time.time(), host=name, cause=cause, hint=hint, retry_s=pause))
+                self.emit(events.HostLost(host=name, cause=cause, hint=hint, retry_s=pause))
             await asyncio.sleep(pause)
             if self.busy:
                 continue

@@ -6,6 +6,7 @@ behind, 130 interrupted. Without a command the terminal app opens.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -219,8 +220,6 @@ async def down(
 ) -> int:
     """Stop all of ours on every machine; prove nothing is left."""
     async with call.session() as session:
-        from hetero_tui import reports
-
         if not yes and not commanding.asks(
             f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
             f"{', environments too' if purge else ''}?"
@@ -228,7 +227,7 @@ async def down(
             raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
         report = await session.down(purge)
         if output.as_json:
-            output.document(reports.teardown_document(report))
+            output.document(asdict(report))
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -64,10 +65,16 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostChanged:
+class Happened:
+    """An event of a moment; ``time``, in seconds since the epoch, is now if none is given."""
+
+    time: float = field(default_factory=lambda: time.time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostChanged(Happened):
     """A host changed its state; with a few words of detail ("joined in 3.1 s") and a hint for the user."""
 
-    time: float
     host: str
     state: HostState
     detail: str = ""
@@ -75,32 +82,29 @@ class HostChanged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostProbed:
+class HostProbed(Happened):
     """Facts about a host arrived."""
 
-    time: float
     host: str
     facts: HostFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSampled:
+class HostSampled(Happened):
     """Live use of a host arrived; ``time`` is the laptop's clock, so that ages do not depend on the host's."""
 
-    time: float
     host: str
     sample: protocol.HostSample
     round_trip_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostLost:
+class HostLost(Happened):
     """The connection to a host broke; its last state is kept, with growing age.
 
     ``retry_s``: seconds until the next attempt to connect; None: there is no automatic one.
     """
 
-    time: float
     host: str
     cause: str
     hint: str = ""
@@ -108,29 +112,26 @@ class HostLost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostKeyOffered:
+class HostKeyOffered(Happened):
     """An unknown host offered this key (SHA256, as OpenSSH prints it); the user has to accept or refuse it."""
 
-    time: float
     host: str
     fingerprint: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterChanged:
+class ClusterChanged(Happened):
     """The cluster's state or head changed. ``detail`` restricts the new state, in words for the log."""
 
-    time: float
     state: ClusterState
     head: str | None = None
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunChanged:
+class RunChanged(Happened):
     """The laptop's own knowledge of a run changed: launched, asked to stop, coordinator gone."""
 
-    time: float
     run: str
     job: str
     state: RunState
@@ -166,20 +167,18 @@ class RunRewound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class Notice(Happened):
     """A line for the log was written; nothing else changed."""
 
-    time: float
     level: Level
     text: str
     host: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsListed:
+class RunsListed(Happened):
     """The hosts listed their runs, oldest first."""
 
-    time: float
     runs: tuple[protocol.RunSummary, ...]
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError
 from hetero_tui.fleet.live import cancel
+from hetero_tui.intents import LoggedLine
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import ASKING
 from hetero_tui.runs.attending import NoRecovery, Recovery, attend
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run
 from hetero_tui.runs.log_following import logs_of_run
-from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.scripting import Scripting
 from hetero_tui.state import LOSS_POINTS
@@ -57,7 +56,7 @@ class Following(Scripting):
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
             run, self._run_host = summary.id, host
             recovery = NoRecovery() if summary.state.final else recovery
-            self.emit(events.RunChanged(time=time.time(), run=run, job=summary.job, state=RunState(summary.state)))
+            self.emit(events.RunChanged(run=run, job=summary.job, state=RunState(summary.state)))
         assert run is not None
         fleet, head = self._fleet, self._run_host
         attended = attend(fleet.cluster, fleet.transports, run, head, self.emit, recovery, most_steps)
@@ -67,7 +66,7 @@ class Following(Scripting):
                     yield line, event
         except HeteroTuiError as error:
             state = RunState.STOPPED if self._is_stopping() else RunState.LOST
-            self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
+            self.emit(events.RunChanged(run=run, job="", state=state, detail=error.cause))
             raise
 
     async def logs_of(
@@ -78,7 +77,7 @@ class Following(Scripting):
         follow: bool,
         failed: Callable[[HostError], None],
         broken: Callable[[HostError], None] = ignore,
-    ) -> AsyncGenerator[Logged]:
+    ) -> AsyncGenerator[LoggedLine]:
         """Yield the log lines and prints of a run's processes (None: the newest) on all hosts, or on ``host``, by time.
 
         With ``follow`` it continues until the run ends. ``failed`` is called for each host that can't be asked,
@@ -116,9 +115,7 @@ class Following(Scripting):
         if live is not None:
             self._run_host, summary = live
             self.emit(
-                events.RunChanged(
-                    time=time.time(), run=summary.id, job=summary.job, state=RunState(summary.state), detail="attached"
-                )
+                events.RunChanged(run=summary.id, job=summary.job, state=RunState(summary.state), detail="attached")
             )
             self.emit(events.RunBehind(run=summary.id, seq=summary.seq, step=summary.step))
             self._follow(summary.id)
@@ -141,9 +138,7 @@ class Following(Scripting):
         run = self._state.run
         if run is not None and not run.state.final:
             words = "the cluster was taken down"
-            self.emit(
-                events.RunChanged(time=time.time(), run=run.run, job=run.job, state=RunState.STOPPED, detail=words)
-            )
+            self.emit(events.RunChanged(run=run.run, job=run.job, state=RunState.STOPPED, detail=words))
 
     async def _detach(self) -> None:
         """Stop following the run and waiting for hosts."""

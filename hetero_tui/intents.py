@@ -15,17 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """Something of ours that a teardown could not remove: ``kind`` is process, folder, port or host (not reached)."""
-
-    host: str
-    kind: str
-    detail: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Removed:
-    """Something that a teardown ended or removed."""
+class HostItem:
+    """Something of ours on a host: ``kind`` is process, folder, port, network, environment or host (not reached)."""
 
     host: str
     kind: str
@@ -34,10 +25,13 @@ class Removed:
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownReport:
-    """What a teardown did, and what is left; ``unseen`` are hosts that did not answer, where nothing was ever done."""
+    """What a teardown ended or removed, and what it could not.
 
-    removed: tuple[Removed, ...] = ()
-    leftovers: tuple[Leftover, ...] = ()
+    ``unseen`` are hosts that did not answer, where nothing was ever done.
+    """
+
+    removed: tuple[HostItem, ...] = ()
+    leftovers: tuple[HostItem, ...] = ()
     unseen: tuple[str, ...] = ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -66,7 +65,7 @@ class Keeper:
 
     def notice(self, level: Level, text: str) -> None:
         """Write a line to the log."""
-        self.emit(events.Notice(time=time.time(), level=level, text=text))
+        self.emit(events.Notice(level=level, text=text))
 
     @contextmanager
     def _working(self, word: str, *, first: bool = False) -> Iterator[None]:

@@ -184,8 +184,8 @@ def _print(
 def _print_cut(output: Output, survey: Survey, config: TrainingConfig, *, explain: bool, measured: bool) -> int:
     """The plan of a model that is cut by its layers."""
     from hetero_tui.planning import cut_report, plan_report
-    from remote_agent.planning.cuts import DoesNotFit
     from remote_agent.planning.pipeline import planned
+    from remote_agent.planning.sites import DoesNotFit
     from remote_agent.planning.ways import PIPELINE
     from remote_agent.strategies import AUTO
 

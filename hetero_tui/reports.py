@@ -12,9 +12,8 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed
-from hetero_tui.intents import TeardownReport
+from hetero_tui.intents import LoggedLine
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs.logs import Logged
 from hetero_tui.state import State
 from hetero_tui.text import one_line, plain
 from remote_agent import protocol
@@ -66,15 +65,6 @@ def up_document(state: State, report: UpReport) -> dict[str, Any]:
             {"name": host.name, "state": str(host.state), "error": error_document(report.failed.get(host.name))}
             for host in state.hosts
         ],
-    }
-
-
-def teardown_document(report: TeardownReport) -> dict[str, Any]:
-    """The JSON of ``down``."""
-    return {
-        "removed": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.removed],
-        "leftovers": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.leftovers],
-        "unseen": list(report.unseen),
     }
 
 
@@ -149,13 +139,13 @@ def recording_line(begins: float, ends: float, state: State) -> str:
     return f"{when}: cluster {state.cluster} {state.cluster_state}, {state.hosts_up} hosts up{run}"
 
 
-def log_line(entry: Logged) -> str:
+def log_line(entry: LoggedLine) -> str:
     """A line of ``logs`` for people: time in UTC, host and process, and what it says."""
     moment = datetime.fromtimestamp(entry.line.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{moment} [{entry.host}/{one_line(entry.line.process)}] {plain(entry.line.line)}"
 
 
-def log_json(entry: Logged) -> str:
+def log_json(entry: LoggedLine) -> str:
     """The same for scripts."""
     line = entry.line
     return json.dumps({"time": line.time, "host": entry.host, "process": line.process, "line": plain(line.line)})

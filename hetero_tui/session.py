@@ -6,7 +6,6 @@ The app and the commands both call its methods and render its :attr:`Session.sta
 
 from __future__ import annotations
 
-import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -170,9 +169,7 @@ class Session(Following):
             run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
             if order.script is None:
                 self._run_is_on(head)
-                self.emit(
-                    events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING)
-                )
+                self.emit(events.RunChanged(run=run, job=order.job.reference, state=RunState.STARTING))
             return run
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
@@ -205,7 +202,7 @@ class Session(Following):
             if summary.state.final:
                 raise RunError(f"{summary.id} is {summary.state} already", step="stop run")
             if current is not None and current.run == summary.id:
-                self.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STOPPING))
+                self.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STOPPING))
             await stop_run(self.inventory.cluster, self._fleet.transports[host], summary.id)
 
     async def drain(self, host: str) -> membership.Asked:
@@ -245,7 +242,7 @@ class Session(Following):
         """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments."""
         before = self._state
         self.notice(Level.INFO, announcement(self.teardown_preview()))
-        self.emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
+        self.emit(events.ClusterChanged(state=ClusterState.STOPPING))
         try:
             async with self._exclusively(STOPPING), self._fleet.alone("down"):
                 await self._recovery.close()
@@ -253,7 +250,7 @@ class Session(Following):
                 await self._see_the_run_end()
                 return report
         except BaseException:
-            was = events.ClusterChanged(time=time.time(), state=before.cluster_state, head=before.head)
+            was = events.ClusterChanged(state=before.cluster_state, head=before.head)
             self.emit(was)  # nothing was stopped, since another command has locked the hosts
             raise
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 # C0 and C1 controls, escape sequences, bidirectional overrides, halves of surrogate pairs and other invisible
@@ -67,3 +69,9 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours:,} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """``; did you mean 'mercer'?`` with the one of the ``known`` words that is nearest; empty: none is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

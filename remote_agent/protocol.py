@@ -864,27 +864,7 @@ class RunFailed(Event):
     detail: str = ""
 
 
-EVENTS: tuple[type[Event], ...] = (
-    RunStarted,
-    PlanMade,
-    WorkerJoined,
-    WorkerStarting,
-    WorkerLost,
-    WorkerSlow,
-    SliceReissued,
-    Rebalanced,
-    Replanned,
-    Step,
-    Evaluated,
-    CheckpointSaved,
-    Notice,
-    ServerLost,
-    HeadLost,
-    CoordinatorLost,
-    RunResumed,
-    RunFinished,
-    RunFailed,
-)
+EVENTS: tuple[type[Event], ...] = tuple(Event.__subclasses__())
 _BY_KIND = {event.kind: event for event in EVENTS}
 FINAL_KINDS = frozenset({RunFinished.kind, RunFailed.kind})
 """After one of these nothing more is written to ``events.jsonl``."""

@@ -21,7 +21,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.findings import of_network
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
-from hetero_tui.fleet.probing import Probed, state_after
+from hetero_tui.fleet.probing import Probed, changed_by
 from hetero_tui.fleet.reaching import reaching
 from hetero_tui.fleet.survey import (
     Surveyed,
@@ -84,7 +84,7 @@ async def bring_up(
         if fleet.inventory.head or holders is not None or not _fit(fleet.inventory, rest, None, lambda _: None)[0]:
             raise
         text = f"Ray does not start on {failed.host}, so another machine is the head: {failed.cause}"
-        emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text, host=failed.host))
+        emit(events.Notice(level=events.Level.WARNING, text=text, host=failed.host))
         report = await _bring_up(replace(fleet, probed=rest), ledger, emit, holders, only)
         return replace(report, failed={**report.failed, failed.host: failed})
 
@@ -115,12 +115,8 @@ async def _bring_up(
             inventory.cluster, ledger, transports[plan.head], running is not None, new=is_new(surveyed, holders)
         )
     except HostError as silent:
-        emit(
-            events.HostChanged(
-                time=time.time(), host=plan.head, state=state_after(silent), detail=silent.cause, hint=silent.hint
-            )
-        )
-        emit(events.ClusterChanged(time=time.time(), state=ClusterState.DEGRADED, head=plan.head))
+        emit(changed_by(silent, plan.head))
+        emit(events.ClusterChanged(state=ClusterState.DEGRADED, head=plan.head))
         cause = f"the running cluster's head, {plan.head}, can't be asked for its secret, so no host joins"
         raise ClusterError(f"{cause}: {silent.cause}", step=STEP, hint=silent.hint) from silent
     members = None if running is None else {name for name, found in surveyed.items() if found.runs_ray}
@@ -128,11 +124,11 @@ async def _bring_up(
     for node in nodes:
         ledger.intend(candidates[node.host].host, "node")
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
-        emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
+        emit(events.ClusterChanged(state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
-            emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
+            emit(events.Notice(level=events.Level.INFO, text=reason))
     if running is None and (warning := of_network([plan.head_address], inventory)):
-        emit(events.Notice(time=time.time(), level=events.Level.INFO, text=warning))
+        emit(events.Notice(level=events.Level.INFO, text=warning))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
         starting = {
@@ -155,7 +151,7 @@ async def _bring_up(
     if error is not None:
         others = [transports[name] for name in starting if name != plan.head]
         await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
-        emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
+        emit(events.ClusterChanged(state=ClusterState.DOWN))
         if isinstance(error, CommandFailed):
             raise _HeadFailed(error)
         raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
@@ -163,12 +159,12 @@ async def _bring_up(
     if running is not None and (error := failed.get(plan.head)) is not None:
         text = f"the head of the running cluster failed: {error.cause}; the other machines stay in the cluster"
         hint = f" -> {error.hint}" if error.hint else ""
-        emit(events.Notice(time=time.time(), level=events.Level.BAD, text=f"{text}{hint}", host=plan.head))
+        emit(events.Notice(level=events.Level.BAD, text=f"{text}{hint}", host=plan.head))
     there = {name for name, found in surveyed.items() if found.runs_ray} | starting.keys()
     joined = tuple(node.host for node in plan.nodes if node.host in there and node.host not in failed)
     whole = len(joined) == len(inventory.hosts)
     state = ClusterState.UP if whole else ClusterState.DEGRADED
-    emit(events.ClusterChanged(time=time.time(), state=state, head=plan.head))
+    emit(events.ClusterChanged(state=state, head=plan.head))
     return UpReport(plan, joined, failed)
 
 
@@ -188,11 +184,7 @@ def _fit(
             fit[name] = (host, facts[name])
     for error in failed.values():
         if isinstance(error, RequirementMissing):
-            emit(
-                events.HostChanged(
-                    time=time.time(), host=error.host, state=HostState.UNFIT, detail=error.cause, hint=error.hint
-                )
-            )
+            emit(events.HostChanged(host=error.host, state=HostState.UNFIT, detail=error.cause, hint=error.hint))
     return fit, failed
 
 
@@ -319,14 +311,10 @@ async def _start(
             await transport.put(text.encode(), path, step=f"send {name}", deadline=deadlines.COMMAND)
         report = await _node_start(transport, cluster, spec)
     except HostError as error:
-        emit(
-            events.HostChanged(
-                time=time.time(), host=spec.host, state=state_after(error), detail=error.cause, hint=error.hint
-            )
-        )
+        emit(changed_by(error, spec.host))
         return error
     detail = "ran already" if report.already else f"joined in {time.time() - began:.1f} s"
-    emit(events.HostChanged(time=time.time(), host=spec.host, state=HostState.UP, detail=detail))
+    emit(events.HostChanged(host=spec.host, state=HostState.UP, detail=detail))
     return None
 
 
@@ -343,13 +331,9 @@ async def _undo(cluster: str, transport: Transport, emit: Emit) -> None:
             deadline=deadlines.NODE_STOP,
         )
     except HostError as error:
-        emit(
-            events.HostChanged(
-                time=time.time(), host=transport.host, state=state_after(error), detail=error.cause, hint=error.hint
-            )
-        )
+        emit(changed_by(error, transport.host))
     else:
-        emit(events.HostChanged(time=time.time(), host=transport.host, state=HostState.READY))
+        emit(events.HostChanged(host=transport.host, state=HostState.READY))
 
 
 async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpec) -> protocol.NodeReport:

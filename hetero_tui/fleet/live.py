@@ -25,7 +25,7 @@ from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Entry, Ledger, Place, place_of
 from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
-from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, probe_fleet, state_after
+from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, changed_by, probe_fleet
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
 from hetero_tui.fleet.teardown import keep, tear_down
 from hetero_tui.fleet.teardown import purge as purge_environments
@@ -150,7 +150,7 @@ class LiveFleet:
                 continue  # it is fit, but its Ray has ended, which was reported
             state = HostState.UNFIT if problems else HostState.READY
             detail, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
-            emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
+            emit(events.HostChanged(host=name, state=state, detail=detail, hint=hint))
 
     async def survey(self, names: set[str] | None = None) -> None:
         """Survey the hosts (all, or those named) for a node of ours, and watch those that answer."""
@@ -163,8 +163,7 @@ class LiveFleet:
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
                     self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
-                state_now, error = state_after(found.error), found.error
-                self.emit(events.HostChanged(time=now, host=name, state=state_now, detail=error.cause, hint=error.hint))
+                self.emit(changed_by(found.error, name))
             elif names is None:
                 self.emit(events.HostChanged(time=now, host=name, state=HostState.IDLE))
             if found.error is None and not found.replaced:  # otherwise its report is about the former cluster's Ray
@@ -183,11 +182,7 @@ class LiveFleet:
     def failed(self, error: HostError) -> None:
         """Mark a host that answered before, but failed at a later question, as one that does not answer."""
         self.surveyed[error.host] = replace(self.surveyed[error.host], error=error)
-        self.emit(
-            events.HostChanged(
-                time=time.time(), host=error.host, state=state_after(error), detail=error.cause, hint=error.hint
-            )
-        )
+        self.emit(changed_by(error, error.host))
 
     def alone(self, command: str, hosts: Collection[str] | None = None) -> AbstractAsyncContextManager[None]:
         """Lock the cluster against other commands; reports the command for which this one has to wait.
@@ -196,7 +191,7 @@ class LiveFleet:
         """
 
         def waiting(text: str) -> None:
-            self.emit(events.Notice(time=time.time(), level=events.Level.INFO, text=text))
+            self.emit(events.Notice(level=events.Level.INFO, text=text))
 
         asked = {name: link for name, link in self.transports.items() if hosts is None or name in hosts}
         return alone(self.inventory, asked, command, waiting)
@@ -206,7 +201,7 @@ class LiveFleet:
         for cluster, hosts in self.ledger.of_others(self.inventory.hosts).items():
             text = f"{cluster}, another cluster of this computer, is not taken down on {', '.join(hosts)}"
             text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
-            self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
+            self.emit(events.Notice(level=events.Level.WARNING, text=text))
 
     def _refuse_name_of_another(self) -> None:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
@@ -261,7 +256,7 @@ class LiveFleet:
         if only is None:
             self.warn_of_others()
             for text in warnings(self.inventory, self.ledger, self.environments):
-                self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
+                self.emit(events.Notice(level=events.Level.WARNING, text=text))
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)
         joined = {name: self.transports[name] for name in self.report.joined}
@@ -309,7 +304,7 @@ class LiveFleet:
             text = "its environment is still there: it was away when `down --purge` was to remove it"
             text += " -> the next `hetero-tui up`, `bootstrap` or `down` does that"
             for host in hosts:
-                self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text, host=host.name))
+                self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
             return
         links = {host.name: self.transports[host.name] for host in hosts}
         nodes = await survey(self.cluster, links)

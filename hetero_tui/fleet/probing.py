@@ -67,7 +67,7 @@ async def probe_fleet(inventory: Inventory, transports: Mapping[str, Transport],
 
 
 async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> Probed:
-    emit(events.HostChanged(time=time.time(), host=host.name, state=HostState.CONNECTING))
+    emit(events.HostChanged(host=host.name, state=HostState.CONNECTING))
     began = time.monotonic()
     try:
         async with asyncio.timeout(deadlines.PROBE):
@@ -80,15 +80,11 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
     except HostError as raised:
         error = raised
     else:
-        emit(events.HostProbed(time=time.time(), host=host.name, facts=facts))
+        emit(events.HostProbed(host=host.name, facts=facts))
         return Probed(host.name, facts=facts, seconds=time.monotonic() - began)
     if isinstance(error, HostKeyUnknown):
-        emit(events.HostKeyOffered(time=time.time(), host=host.name, fingerprint=error.fingerprint))
-    emit(
-        events.HostChanged(
-            time=time.time(), host=host.name, state=state_after(error), detail=error.cause, hint=error.hint
-        )
-    )
+        emit(events.HostKeyOffered(host=host.name, fingerprint=error.fingerprint))
+    emit(changed_by(error, host.name))
     return Probed(host.name, error=error, seconds=time.monotonic() - began)
 
 
@@ -175,6 +171,11 @@ def _python_hint(host: Host) -> str:
     if host.python is not None:
         return "correct `python:` of this host, or take it out and run `hetero-tui bootstrap`"
     return BOOTSTRAP_BRINGS
+
+
+def changed_by(error: HostError, host: str) -> events.HostChanged:
+    """What a failed step says of a host."""
+    return events.HostChanged(host=host, state=state_after(error), detail=error.cause, hint=error.hint)
 
 
 def state_after(error: HostError) -> HostState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -53,7 +52,7 @@ async def reaching(
             failed[host.host] = RequirementMissing(host.host, host.cause, step="reach", hint=hint)
     for error in failed.values():
         state = HostState.UNFIT if isinstance(error, RequirementMissing) else state_after(error)
-        emit(events.HostChanged(time=time.time(), host=error.host, state=state, detail=error.cause, hint=error.hint))
+        emit(events.HostChanged(host=error.host, state=state, detail=error.cause, hint=error.hint))
     best |= members
     able = {
         name: replace(candidate, measured=best.get(name))

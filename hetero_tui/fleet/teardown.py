@@ -10,7 +10,6 @@ are purged. A host that can't be reached keeps its ledger entry and is cleaned a
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +19,8 @@ from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
-from hetero_tui.fleet.probing import state_after
-from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
+from hetero_tui.fleet.probing import changed_by, state_after
+from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.text import last_lines
@@ -91,7 +90,7 @@ async def tear_down(
     Then :func:`purge` follows on the hosts of ``wishes``. Hosts that are no
     longer in the inventory as the ledger has them (``former``) follow, since one may be the same machine as another.
     """
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
+    emit(events.ClusterChanged(state=ClusterState.STOPPING))
     nodes = {place_of(entry.host) for entry in ledger.entries()}
     equipped = {place_of(entry.host) for entry in environments.entries()} & {place_of(host) for host in wishes}
     everything = {**hosts, **former}
@@ -116,7 +115,7 @@ async def tear_down(
         ledger.forget_token()
     left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
     detail = f"but not on {left}, where it may still run" if left else ""
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN, detail=detail))
+    emit(events.ClusterChanged(state=ClusterState.DOWN, detail=detail))
     return whole
 
 
@@ -144,9 +143,9 @@ async def purge(
         try:
             removed = await _purge(cluster, transport, wishes[host])
         except HostError as error:
-            _emit_error(error, emit)
+            emit(changed_by(error, error.host))
             detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
-            return TeardownReport(leftovers=(Leftover(host=transport.host, kind="environment", detail=detail),))
+            return TeardownReport(leftovers=(HostItem(host=transport.host, kind="environment", detail=detail),))
         if removed is None:
             keep(
                 host,
@@ -158,7 +157,7 @@ async def purge(
         environments.cleaned(host)
         if wishes[host] is not None:
             text = "its environment is gone, as `down --purge` wanted while it was away"
-            emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=transport.host))
+            emit(events.Notice(level=events.Level.GOOD, text=text, host=transport.host))
         return TeardownReport(removed=removed)
 
     return _joined(await asyncio.gather(*(one(host, transport) for host, transport in hosts.items())))
@@ -167,18 +166,10 @@ async def purge(
 def keep(host: Host, why: str, environments: Ledger, emit: Emit) -> None:
     """Drop the wish to remove a host's environment."""
     environments.intend(host, "environment")
-    emit(events.Notice(time=time.time(), level=events.Level.INFO, text=why, host=host.name))
+    emit(events.Notice(level=events.Level.INFO, text=why, host=host.name))
 
 
-def _emit_error(error: HostError, emit: Emit) -> None:
-    emit(
-        events.HostChanged(
-            time=time.time(), host=error.host, state=state_after(error), detail=error.cause, hint=error.hint
-        )
-    )
-
-
-async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError | None:
+async def _end_runs(cluster: str, transport: Transport) -> tuple[HostItem, ...] | HostError | None:
     """End the runs on a host; returns what ended, None if it has no folder of ours, or why it can't be asked."""
     try:
         await transport.connect()
@@ -192,14 +183,14 @@ async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] |
         answered = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
         if answered is not None:
             report = agent.answer(protocol.StopReport, transport.host, answered, step=STEP)
-            return tuple(Removed(host=transport.host, kind="process", detail=name) for name in report.stopped)
+            return tuple(HostItem(host=transport.host, kind="process", detail=name) for name in report.stopped)
     return ()
 
 
 async def _tear_down(
     cluster: str,
     transport: Transport,
-    runs: tuple[Removed, ...] | HostError | None,
+    runs: tuple[HostItem, ...] | HostError | None,
     touched: bool,
     is_purged: bool,
     emit: Emit,
@@ -215,20 +206,20 @@ async def _tear_down(
             report = await _clean(cluster, transport, emit)
             report = replace(report, removed=(*runs, *report.removed))
     except HostError as error:
-        _emit_error(error, emit)
+        emit(changed_by(error, error.host))
         if not touched:
             return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
         if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
-        return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
+        return TeardownReport(leftovers=(HostItem(host=name, kind="host", detail=detail),))
     ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
     state = HostState.FAILED if report.leftovers else HostState.READY if ran and not is_purged else HostState.IDLE
-    emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
+    emit(events.HostChanged(host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 
 
-async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[Removed, ...] | None:
+async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[HostItem, ...] | None:
     """Remove the environment and the installer's files; None: it is newer than the wish. Raises HostError."""
     command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK, "" if age is None else str(int(age))]
     done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
@@ -241,12 +232,12 @@ async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple
     if not size.isdecimal() or len(size) > 15:
         return ()
     detail = f"{agent.home_folder(cluster)}/env ({int(size) / 1e6:,.1f} GB)"
-    return (Removed(host=transport.host, kind="environment", detail=detail),)
+    return (HostItem(host=transport.host, kind="environment", detail=detail),)
 
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
     name = transport.host
-    emit(events.HostChanged(time=time.time(), host=name, state=HostState.STOPPING))
+    emit(events.HostChanged(host=name, state=HostState.STOPPING))
     answered = await agent.call(
         transport,
         cluster,
@@ -257,13 +248,13 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
         step=STEP,
         deadline=deadlines.NODE_STOP,
     )
-    removed: list[Removed] = []
+    removed: list[HostItem] = []
     if answered is not None:
         report = agent.answer(protocol.StopReport, name, answered, step=STEP)
-        removed += [Removed(host=name, kind="process", detail=process) for process in report.stopped]
-        removed += [Removed(host=name, kind="folder", detail=path) for path in report.removed]
+        removed += [HostItem(host=name, kind="process", detail=process) for process in report.stopped]
+        removed += [HostItem(host=name, kind="folder", detail=path) for path in report.removed]
         if report.leftovers:
-            left = tuple(Leftover(host=name, kind=entry.kind, detail=entry.detail) for entry in report.leftovers)
+            left = tuple(HostItem(host=name, kind=entry.kind, detail=entry.detail) for entry in report.leftovers)
             return TeardownReport(removed=tuple(removed), leftovers=left)
     # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
     # stale with it, and empty folders do not stay.
@@ -280,6 +271,6 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
         return TeardownReport(removed=tuple(removed))
     if cleaned.exit_status != 0:
         detail = last_lines(cleaned.stderr, 1) or agent.home_folder(cluster)
-        return TeardownReport(removed=tuple(removed), leftovers=(Leftover(host=name, kind="folder", detail=detail),))
-    removed.append(Removed(host=name, kind="folder", detail=f"{agent.home_folder(cluster)}/agent"))
+        return TeardownReport(removed=tuple(removed), leftovers=(HostItem(host=name, kind="folder", detail=detail),))
+    removed.append(HostItem(host=name, kind="folder", detail=f"{agent.home_folder(cluster)}/agent"))
     return TeardownReport(removed=tuple(removed))

@@ -49,13 +49,9 @@ async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequenc
                     if time.monotonic() - measured > ROUND_TRIP_EVERY:
                         round_trip = await transport.round_trip()
                         measured = time.monotonic()
-                    emit(
-                        events.HostSampled(
-                            time=time.time(), host=transport.host, sample=sample, round_trip_s=round_trip
-                        )
-                    )
+                    emit(events.HostSampled(host=transport.host, sample=sample, round_trip_s=round_trip))
         except (HostKeyChanged, HostKeyUnknown) as error:
-            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause, hint=error.hint))
+            emit(events.HostLost(host=transport.host, cause=error.cause, hint=error.hint))
             return
         except CommandFailed as error:
             was_sent, is_sent = is_sent, not is_sent or (error.exit_status != agent.NOT_THERE or not pythons)
@@ -67,15 +63,11 @@ async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequenc
             # The agent or the node's environment is being replaced; try again.
         except HostError as error:
             pause = next(pauses)
-            emit(
-                events.HostLost(
-                    time=time.time(), host=transport.host, cause=error.cause, hint=error.hint, retry_s=pause
-                )
-            )
+            emit(events.HostLost(host=transport.host, cause=error.cause, hint=error.hint, retry_s=pause))
             await asyncio.sleep(pause)
             continue
         await asyncio.sleep(next(pauses))
 
 
 def _warning(host: str, text: str) -> events.Notice:
-    return events.Notice(time=time.time(), level=Level.WARNING, text=text, host=host)
+    return events.Notice(level=Level.WARNING, text=text, host=host)

@@ -26,6 +26,7 @@ from remote_agent.device_kinds import TORCH_NAMES
 HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
 """Keys that a host may have, and ``defaults`` too."""
 
+_SSH_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "known_hosts")
 _TOP = ("cluster", "defaults", "hosts")
 _CLUSTER = ("name", "head", "security", "network")
 _STARTER = "write a line `hosts: {laptop: {connection: local}}` to it, or run `hetero-tui demo`, which needs no file"
@@ -270,7 +271,7 @@ def _hosts(
         named = _good(Host, {}, {"name": Value(name, entry.line)}, where, mistakes)
         own = _good(Host, {"name": "host"}, fields, where, mistakes)
         local = own.get("connection", defaults.get("connection", "ssh")) == "local"
-        for key in ("address", "port", "user", "identity_file", "proxy_jump", "known_hosts"):
+        for key in _SSH_ONLY:
             if local and own.get(key) is not None:
                 mistakes.add(fields[key].line, f"{where}.{key}", "has no meaning with `connection: local`")
         merged = {**defaults, **own}
@@ -280,9 +281,6 @@ def _hosts(
             merged = {key: None if local and key in _SSH_ONLY else item for key, item in merged.items()}
             hosts.append(Host.model_validate(_absolute(merged, folder) | named))
     return tuple(hosts), lines
-
-
-_SSH_ONLY = frozenset({"address", "port", "user", "identity_file", "proxy_jump", "known_hosts"})
 
 
 def _good(

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 from hetero_tui.errors import PlanError
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
 from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, USED, WIFI_BYTES, link_rate
+from hetero_tui.text import meant
 from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.settings import TrainingConfig
 
@@ -128,7 +128,7 @@ def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes, most: int)
     device, speed = keys.get("device"), 0.0
     estimate = "speed as the file says"
     if device is not None and str(device.value) not in DEVICES:
-        near = _near(str(device.value), DEVICES)
+        near = meant(str(device.value), DEVICES)
         mistakes.add(
             device.line, f"{where}.device", f"no device {device.value!r}{near}; there are {', '.join(DEVICES)}"
         )
@@ -184,7 +184,7 @@ def _entries(value: Value | None, where: str, known: Collection[str], mistakes: 
     for entry in value.value.entries:
         place = f"{where}.{entry.key}" if where else entry.key
         if entry.key not in known:
-            mistakes.add(entry.line, place, f"no such key{_near(entry.key, known)}; there are {', '.join(known)}")
+            mistakes.add(entry.line, place, f"no such key{meant(entry.key, known)}; there are {', '.join(known)}")
         elif entry.key in found:
             mistakes.add(entry.line, place, "is there twice")
         else:
@@ -215,8 +215,3 @@ def _number(
         mistakes.add(value.line, place, f"expected a {'whole ' if whole else ''}number above 0, not {number!r}")
         return default or 0.0
     return float(number)
-
-
-def _near(word: str, valid: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 from collections.abc import Collection, Sequence
 
 from hetero_tui.errors import PlanError
 from hetero_tui.planning.catalogue import DEVICES, WIFI_BYTES, estimate, link_rate
+from hetero_tui.text import meant
 from remote_agent.planning.survey import Device, Host, Survey, Work
 
 USABLE = 0.9
@@ -34,7 +34,7 @@ def changed(survey: Survey, changes: Sequence[str]) -> Survey:
             elif kind == "without":
                 survey = _without(survey, value)
             else:
-                raise ValueError(f"expected add=, link= or without={_near(kind, ('add', 'link', 'without'))}")
+                raise ValueError(f"expected add=, link= or without={meant(kind, ('add', 'link', 'without'))}")
         except ValueError as error:
             mistakes.append(f"--what-if {text}: {error}")
     if mistakes:
@@ -56,7 +56,7 @@ def check(hosts: Sequence[str], changes: Sequence[str]) -> None:
 def _added(survey: Survey, value: str) -> Survey:
     device, at, link = value.partition("@")
     if device not in DEVICES:
-        raise ValueError(f"no device {device!r}{_near(device, DEVICES)}; the catalogue has {', '.join(DEVICES)}")
+        raise ValueError(f"no device {device!r}{meant(device, DEVICES)}; the catalogue has {', '.join(DEVICES)}")
     measured = [each for host in survey.hosts for each in host.devices if not each.estimate]
     if not measured:
         raise ValueError("no device was measured that it could be compared with; with --fleet, write it into the file")
@@ -109,9 +109,4 @@ def _on_link(survey: Survey, names: Collection[str], link: str) -> Survey:
 
 def _check(survey: Survey, host: str) -> None:
     if host not in survey.names:
-        raise ValueError(f"no host {host!r}{_near(host, survey.names)}; there are {', '.join(survey.names)}")
-
-
-def _near(word: str, valid: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no host {host!r}{meant(host, survey.names)}; there are {', '.join(survey.names)}")

@@ -9,7 +9,6 @@ would bring it back: it is looked after as long as the run does without it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Protocol
@@ -76,7 +75,7 @@ async def attend(
     """
 
     def notice(level: Level, text: str) -> None:
-        emit(events.Notice(time=time.time(), level=level, text=text))
+        emit(events.Notice(level=level, text=text))
 
     broken = False
 

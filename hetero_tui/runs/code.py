@@ -6,7 +6,6 @@ They keep their layout around the job's file. Nothing of them runs here; imports
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from hetero_tui.errors import OrderError
 from hetero_tui.runs.imports import Found, find_imports
+from hetero_tui.text import meant
 from remote_agent.protocol import JOB_CODE, JOB_LEFT
 
 MAX_BYTES = 64 << 20
@@ -149,10 +149,7 @@ def _named(text: str, root: Path) -> Iterator[tuple[str, Path]]:
     path = path.parent.resolve() / path.name if path.name else path
     if not path.exists():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.6)
-        raise _Refused(
-            "a link to nothing" if path.is_symlink() else "not there" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
+        raise _Refused("a link to nothing" if path.is_symlink() else "not there" + meant(path.name, beside))
     if path != root and root.is_relative_to(path.resolve()):
         raise _Refused("the job's own folder is in it; name what of it is needed")
     place = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name

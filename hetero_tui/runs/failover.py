@@ -82,11 +82,9 @@ def _standing(found: Surveyed) -> events.HostChanged:
     """How a host stands by what runs there."""
     state = found.node_state or HostState.READY
     if found.error is not None:
-        return events.HostChanged(
-            time=time.time(), host=found.host, state=state_after(found.error), detail=found.error.cause
-        )
+        return events.HostChanged(host=found.host, state=state_after(found.error), detail=found.error.cause)
     detail = found.cause if found.has_node else ""
-    return events.HostChanged(time=time.time(), host=found.host, state=state, detail=detail)
+    return events.HostChanged(host=found.host, state=state, detail=detail)
 
 
 async def refuse_if_head_lives(cluster: str, transports: Mapping[str, Transport]) -> None:

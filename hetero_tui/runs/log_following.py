@@ -14,8 +14,9 @@ from contextlib import aclosing
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, RunError
 from hetero_tui.fleet.live import LiveFleet, cancel
+from hetero_tui.intents import LoggedLine
 from hetero_tui.runs.listing import find_among
-from hetero_tui.runs.logs import HostPlace, Logged, logs_of
+from hetero_tui.runs.logs import HostPlace, logs_of
 from remote_agent import protocol
 from remote_agent.states import RunState
 
@@ -25,7 +26,7 @@ Place = tuple[str, protocol.RunSummary]
 _WAITING = 1000
 """Lines that wait to be taken."""
 
-Lines = Callable[[Place, Callable[[HostError], None]], AsyncGenerator[Logged]]
+Lines = Callable[[Place, Callable[[HostError], None]], AsyncGenerator[LoggedLine]]
 """The lines of a run with this head until its coordinator ends; it is told of hosts whose connection broke."""
 
 
@@ -41,11 +42,11 @@ def logs_of_run(
     follow: bool,
     failed: Callable[[HostError], None],
     broken: Callable[[HostError], None],
-) -> AsyncGenerator[Logged]:
+) -> AsyncGenerator[LoggedLine]:
     """The lines of a run that was found just now, of ``host`` or of all; with ``follow`` until it has ended."""
     read: dict[str, HostPlace] = {}
 
-    def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[Logged]:
+    def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[LoggedLine]:
         links, head = fleet.answering, place[0]
         wanted = {host, *([head] if follow else [])} if host else links.keys()
         asked = {name: link for name, link in links.items() if name in wanted}
@@ -59,7 +60,7 @@ def logs_of_run(
 
 async def follow_logs(
     place: Place, lines: Lines, ask: Callable[[], Awaitable[Place]], broken: Callable[[HostError], None]
-) -> AsyncGenerator[Logged]:
+) -> AsyncGenerator[LoggedLine]:
     """Yield the lines of a run until it has ended; where it had before, those that there are.
 
     Args:
@@ -71,10 +72,10 @@ async def follow_logs(
     known: Place | None = place
     was_over = place[1].state.final
     while known is not None:
-        coming: asyncio.Queue[Logged | Place | None] = asyncio.Queue(_WAITING)
+        coming: asyncio.Queue[LoggedLine | Place | None] = asyncio.Queue(_WAITING)
         reading = asyncio.create_task(_read(known, lines, ask, broken, coming), name="follow logs")
         try:
-            while isinstance(entry := await coming.get(), Logged):
+            while isinstance(entry := await coming.get(), LoggedLine):
                 yield entry
             if entry is None:
                 await reading
@@ -90,7 +91,7 @@ async def _read(
     lines: Lines,
     ask: Callable[[], Awaitable[Place]],
     broken: Callable[[HostError], None],
-    into: asyncio.Queue[Logged | Place | None],
+    into: asyncio.Queue[LoggedLine | Place | None],
 ) -> None:
     """Put the lines of one head into the queue, then None, or where the run went on in the meantime."""
     looking: list[asyncio.Task[None]] = []

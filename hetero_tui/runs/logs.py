@@ -17,6 +17,7 @@ from hetero_tui import answers, deadlines
 from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import cancel
+from hetero_tui.intents import LoggedLine
 from hetero_tui.runs.listing import ignore
 from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
@@ -30,18 +31,10 @@ AROUND_S = 60.0
 _MAX_WAITING = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """One line: of which host, and of which of its processes."""
-
-    host: str
-    line: protocol.LogLine
-
-
-_There = asyncio.Queue[Logged | None]
+_There = asyncio.Queue[LoggedLine | None]
 """A host's lines that are there, then None."""
 
-_Live = asyncio.Queue[Logged | str]
+_Live = asyncio.Queue[LoggedLine | str]
 """Lines of all hosts as they come, and the name of each host that has ended."""
 
 
@@ -55,7 +48,7 @@ async def logs_of(
     failed: Callable[[HostError], None],
     broken: Callable[[HostError], None] = ignore,
     places: dict[str, HostPlace] | None = None,
-) -> AsyncGenerator[Logged]:
+) -> AsyncGenerator[LoggedLine]:
     """Yield what is there, by time; with ``follow`` then what comes, until the coordinator on ``head`` ends.
 
     With ``follow``, a broken connection is opened again with growing pauses, for as long as it takes, and the host's
@@ -92,7 +85,7 @@ async def logs_of(
         async for entry in _merged(there):
             yield entry
         while follow and (coming := await live.get()) != head:
-            if isinstance(coming, Logged):
+            if isinstance(coming, LoggedLine):
                 yield coming
         ends = time.monotonic() + deadlines.LAST_LINES
         while follow and (left := ends - time.monotonic()) > 0:
@@ -100,7 +93,7 @@ async def logs_of(
                 coming = await asyncio.wait_for(live.get(), left)
             except TimeoutError:
                 return
-            if isinstance(coming, Logged):
+            if isinstance(coming, LoggedLine):
                 yield coming
     finally:
         await cancel(*readers.values())
@@ -186,7 +179,7 @@ async def _read(
                     pauses, is_broken = deadlines.reconnect_pauses(), False
                     line = _decoded(text)
                     if line is not None and place.is_new(line):
-                        await into.put(Logged(host, line))
+                        await into.put(LoggedLine(host, line))
             break
         except HostError as error:
             if not source.follow or not _may_come_back(error):
@@ -218,7 +211,7 @@ def _decoded(text: HostText) -> protocol.LogLine | None:
         return None
 
 
-async def _merged(queues: Mapping[str, _There]) -> AsyncGenerator[Logged]:
+async def _merged(queues: Mapping[str, _There]) -> AsyncGenerator[LoggedLine]:
     """What is in the queues up to each one's None, by time."""
     heads = {host: entry for host, queue in queues.items() if (entry := await queue.get()) is not None}
     while heads:

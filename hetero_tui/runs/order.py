@@ -20,6 +20,7 @@ from hetero_tui.events import Level
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
+from hetero_tui.text import meant
 from remote_agent import settings as fields
 from remote_agent.job_settings import READY, REQUIRED, OwnSetting, of_class
 from remote_agent.search import Search
@@ -182,14 +183,14 @@ def parse_job(text: str) -> Job:
     if file.is_dir() and path:
         raise OrderError((f"{path} is a folder, not a Python file",), hint=HINT)
     if not path.endswith(".py"):
-        meant = f"; did you mean '{path}.py{text[len(path) :]}'?" if Path(f"{path}.py").expanduser().is_file() else ""
-        meant = meant or _suggestion(text.partition(":")[0], READY_JOBS)
-        raise OrderError((f"no job {text!r}{meant}",), hint=HINT)
+        is_there = Path(f"{path}.py").expanduser().is_file()
+        file_meant = f"; did you mean '{path}.py{text[len(path) :]}'?" if is_there else ""
+        raise OrderError((f"no job {text!r}{file_meant or meant(text.partition(':')[0], READY_JOBS)}",), hint=HINT)
     if name and not name.isidentifier():
         raise OrderError((f"no job {text!r}: {name!r} can't be a name in Python",), hint=HINT)
     if not file.is_file():
         beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise OrderError((f"no file {path}{_suggestion(file.name, beside)}",), hint=HINT)
+        raise OrderError((f"no file {path}{meant(file.name, beside)}",), hint=HINT)
     tree = parsed(file, path)
     found = outline(tree)
     mistakes = [
@@ -263,7 +264,7 @@ def _checked(found: Outline, path: str, name: str) -> str:
         if found.is_open:
             return name
         hint = f"it defines: {', '.join(found.public())}" if found.public() else "it defines nothing"
-        raise OrderError((f"{path} has no {name!r}{_suggestion(name, found.public())}",), hint=hint)
+        raise OrderError((f"{path} has no {name!r}{meant(name, found.public())}",), hint=hint)
     verdict, why = found.verdict(name)
     if verdict == "no job":
         line = getattr(found.values[name], "lineno", 0)
@@ -295,11 +296,6 @@ def _only_job(found: Outline, path: str) -> str:
         (f"{path} has no job that its text shows",),
         hint=f"name it as {path}:Name; it defines: {names}" if names else "it defines nothing",
     )
-
-
-def _suggestion(word: str, valid: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 async def archive_of(order: Order, notice: Callable[[Level, str], None]) -> bytes | None:

@@ -7,7 +7,6 @@ first is asked, and agreed with.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from types import MappingProxyType
@@ -75,7 +74,7 @@ class FleetRecovery:
     async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
         """Form the cluster anew without ``head``, and let the run go on there."""
         fleet = self._fleet
-        fleet.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        fleet.emit(events.HostLost(host=head, cause=cause))
         self._notice(f"the head is lost; {run} goes on on another host as soon as there is a new one")
         others = {name: link for name, link in fleet.transports.items() if name != head}
         # Who started the cluster forms it anew; a laptop that only looks on gives that one time for it.
@@ -95,7 +94,7 @@ class FleetRecovery:
         """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
-        self._fleet.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.STARTING))
+        self._fleet.emit(events.RunChanged(run=run, job="", state=RunState.STARTING))
         async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
             self._refuse_if_taken_down(run)
@@ -161,7 +160,7 @@ class FleetRecovery:
             seen=seen,
         )
         self._moved(host)
-        fleet.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STARTING))
+        fleet.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STARTING))
         return host, summary
 
     async def _resume_unless_another_did(self, run: str, cause: str = "", seen: Seen | None = None) -> str:
@@ -212,7 +211,7 @@ class FleetRecovery:
         return found.runs_ray or found.restarts_ray
 
     def _notice(self, text: str) -> None:
-        self._fleet.emit(events.Notice(time=time.time(), level=Level.BAD, text=text))
+        self._fleet.emit(events.Notice(level=Level.BAD, text=text))
 
 
 class LookingOn(FleetRecovery):
@@ -223,7 +222,7 @@ class LookingOn(FleetRecovery):
 
     async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
         """Say that the head is lost."""
-        self._fleet.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        self._fleet.emit(events.HostLost(host=head, cause=cause))
         raise RunError(_left_alone(run, f"its head {head} is lost"), step="follow")
 
     async def restart(self, run: str, cause: str) -> str:

@@ -5,7 +5,6 @@ See :mod:`remote_agent.raw_ray` for what is done there.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hetero_tui.errors import OrderError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.runs.code import collect
 from hetero_tui.runs.order import Job, Order, parsed
-from hetero_tui.text import HostText
+from hetero_tui.text import HostText, meant
 from hetero_tui.transport import Transport
 
 OURS = {
@@ -36,9 +35,8 @@ def read_script(path: str, arguments: Sequence[str] = (), paths: Sequence[str] =
     file = Path(path).expanduser()
     if not file.is_file() or file.suffix != ".py":
         beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        near = difflib.get_close_matches(f"{file.stem}.py", beside, n=1, cutoff=0.6)
         cause = f"{path} is not a Python file" if file.exists() else f"no file {path}"
-        raise OrderError((cause + (f"; did you mean {near[0]!r}?" if near else ""),), hint="name a script: FILE.py")
+        raise OrderError((cause + meant(f"{file.stem}.py", beside),), hint="name a script: FILE.py")
     parsed(file, path)
     return Order(Job("", file), {}, collect(file, paths), tuple(arguments))
 

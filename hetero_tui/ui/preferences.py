@@ -13,11 +13,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hetero_tui.errors import UsageError
+from hetero_tui.text import meant
 from hetero_tui.ui.key_codes import code_of
 from hetero_tui.ui.keys import ADD, CHAOS, DEMO, EDIT, KEYS, clashes, remapped
 
@@ -84,6 +84,5 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
     )
 
 
-def _near(word: str, valid: tuple[str, ...] | list[str]) -> str:
-    found = difflib.get_close_matches(word, valid, n=1)
-    return f"; did you mean {found[0]!r}?" if found else f"; there are: {', '.join(valid)}"
+def _near(word: str, valid: Sequence[str]) -> str:
+    return meant(word, valid) or f"; there are: {', '.join(valid)}"

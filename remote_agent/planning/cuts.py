@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from remote_agent.planning.blocks import DeviceBlocks, need, wire_bytes
 from remote_agent.planning.channels import Network
 from remote_agent.planning.likely_cuts import LikelyCuts, Shape, spans
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.stage_flow import StageLoad, flow
 from remote_agent.planning.survey import Host, Survey
 
@@ -88,10 +89,6 @@ class Cut:
     def bounds(self) -> tuple[int, ...]:
         """The first block of each stage, and the number of blocks."""
         return (*(stage.first for stage in self.stages), self.stages[-1].last)
-
-
-class DoesNotFit(ValueError):
-    """The devices have too little memory; says how much is missing."""
 
 
 def least_seconds(seconds: Sequence[float], micro_batches: int) -> float:

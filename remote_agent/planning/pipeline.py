@@ -9,6 +9,7 @@ from remote_agent.planning import cuts
 from remote_agent.planning.blocks import DeviceBlocks, need
 from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.cuts import Cut, Links, StageCut
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import COMPUTE, EXCHANGE
 from remote_agent.settings import TrainingConfig
@@ -87,6 +88,6 @@ def planned(survey: Survey, config: TrainingConfig) -> CutPlan:
     """
     devices = [device.blocks for host in survey.hosts for device in host.devices if device.blocks is not None]
     if not devices:
-        raise cuts.DoesNotFit("no device is left that the model's blocks were measured on")
+        raise DoesNotFit("no device is left that the model's blocks were measured on")
     micro_batches = -(-survey.work.batch // survey.work.micro_batch)
     return decided(devices, micro_batches, Links.of(survey), config)

@@ -94,6 +94,14 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     return dataclasses.replace(found, bound=found.limit)
 
 
+def tried(survey: Survey, way: Way) -> Prediction | None:
+    """As :func:`predict`; None: it does not fit."""
+    try:
+        return predict(survey, way)
+    except DoesNotFit:
+        return None
+
+
 def _of_all(values: Sequence[float]) -> float:
     """Their sum; 0 if one of them is not known."""
     return sum(values) if all(values) else 0.0

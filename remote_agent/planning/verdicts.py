@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from remote_agent.planning.choice import MARGIN, Choice
 from remote_agent.planning.codec_sizes import LOSSY
-from remote_agent.planning.simulator import predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
 
@@ -145,7 +144,7 @@ def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
     words = [f"{best.link} limits: {seconds(best.link_s)} of {seconds(best.seconds)}"]
     for codec in LOSSY:
         strategy = SYNC if best.way.strategy == ALLREDUCE else best.way.strategy
-        shorter = _try(survey, dataclasses.replace(best.way, strategy=strategy, codec=codec))
+        shorter = tried(survey, dataclasses.replace(best.way, strategy=strategy, codec=codec))
         if (
             best.way.codec == "fp32"
             and survey.work.streamable
@@ -178,7 +177,7 @@ def local_steps_for(survey: Survey, way: Way) -> int | None:
     """The fewest local steps of a round that reach :data:`SHARE_OF_SUM`; None: too many, or it can't be."""
     most = 1
     while most <= MAX_LOCAL_STEPS:
-        found = _try(survey, dataclasses.replace(way, strategy=LOCAL, codec="fp32", local_steps=most))
+        found = tried(survey, dataclasses.replace(way, strategy=LOCAL, codec="fp32", local_steps=most))
         if found is None:
             return None
         if found.term(COMPUTE) >= SHARE_OF_SUM * found.seconds:
@@ -188,10 +187,3 @@ def local_steps_for(survey: Survey, way: Way) -> int | None:
         wanted = most * (1 / share - 1) * SHARE_OF_SUM / (1 - SHARE_OF_SUM) if share > 0 else 2 * most
         most = max(most + 1, math.ceil(wanted))
     return None
-
-
-def _try(survey: Survey, way: Way) -> Prediction | None:
-    try:
-        return predict(survey, way)
-    except DoesNotFit:
-        return None

@@ -10,8 +10,8 @@ import pytest
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, RunError, Unreachable
+from hetero_tui.intents import LoggedLine
 from hetero_tui.runs.log_following import Place, follow_logs
-from hetero_tui.runs.logs import Logged
 from remote_agent.protocol import LogLine, RunSummary
 from remote_agent.states import RunState
 
@@ -32,8 +32,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def said(answers: list[RunState | str], *, is_lost: bool) -> list[str]:
     """What is followed of a run on ``one``, whose hosts give these answers, by state or by head."""
 
-    async def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[Logged]:
-        yield Logged(place[0], LogLine(time=1.0, process="coordinator", line=f"on {place[0]}"))
+    async def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[LoggedLine]:
+        yield LoggedLine(place[0], LogLine(time=1.0, process="coordinator", line=f"on {place[0]}"))
         if place[0] == "one" and is_lost:
             lost(Unreachable("one", "no answer", step="logs"))
             await asyncio.Event().wait()
@@ -62,7 +62,7 @@ async def test_a_coordinator_that_is_started_again_is_followed_and_one_that_is_n
 
 
 async def test_an_error_while_lines_are_read_reaches_who_follows() -> None:
-    async def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[Logged]:
+    async def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[LoggedLine]:
         raise RunError(f"{place[0]} has no such run", step="logs")
         yield
 

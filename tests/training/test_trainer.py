@@ -130,10 +130,10 @@ class Script:
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+def script(tmp_path_factory: pytest.TempPathFactory, stub: Path) -> Script:
     """All attempts are in one script, as most of the time goes into starting it and its Ray."""
     folder = tmp_path_factory.mktemp("script")
-    code, results = run_script(folder, SCRIPT)
+    code, results = run_script(folder, SCRIPT, stub)
     assert code == 0
     return Script(folder, results)
 

@@ -12,7 +12,7 @@ from hetero_tui.errors import HeteroTuiError, Unreachable
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.facts import HostFacts, parse_facts
 from hetero_tui.fold import apply
-from hetero_tui.intents import Leftover, LoggedLine, Removed, TeardownPreview, TeardownReport
+from hetero_tui.intents import HostItem, LoggedLine, TeardownPreview, TeardownReport
 from hetero_tui.outcomes import BAD, FIX, WARNING, BootstrapReport, Checked, CheckReport, Finding, Installed
 from hetero_tui.state import RunView, State, initial
 from remote_agent import protocol as p
@@ -650,11 +650,11 @@ def left_behind() -> TeardownReport:
     """A teardown that could not reach nas."""
     return TeardownReport(
         removed=tuple(
-            Removed(host=host, kind="process", detail=f"ray {number}")
+            HostItem(host=host, kind="process", detail=f"ray {number}")
             for host, count in (("mercer", 5), ("crosby", 3), ("macbook", 3))
             for number in range(count)
         ),
-        leftovers=(Leftover(host="nas", kind="host", detail="not reached; run hetero-tui down when it is back"),),
+        leftovers=(HostItem(host="nas", kind="host", detail="not reached; run hetero-tui down when it is back"),),
     )
 
 

@@ -250,7 +250,7 @@ class _Bootstrap:
         works = ", ".join(trial.device for trial in shown.devices)
         detail = f"Python {shown.python}, torch {shown.versions.get('torch', '?')}, works on {works}"
         self._installed[name] = Installed(name, python, detail, wanted.build.name, changed=True, seconds=seconds)
-        self._emit(events.HostChanged(time=time.time(), host=name, state=HostState.READY, detail=detail))
+        self._emit(events.HostChanged(host=name, state=HostState.READY, detail=detail))
         self._say(name, f"{detail}; took {seconds:.0f} s", Level.GOOD)
 
     def _warn_of_unread(self, name: str, facts: HostFacts) -> None:
@@ -315,7 +315,7 @@ class _Bootstrap:
 
     def _fail(self, error: HostError) -> None:
         self._failed[error.host] = error
-        self._emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
+        self._emit(events.HostChanged(host=error.host, state=state_after(error), detail=error.cause))
 
     async def _tell(self, host: str, words: AsyncIterator[str]) -> None:
         """Report the progress of an installation: at once in the host's line, from time to time in the log."""
@@ -331,10 +331,10 @@ class _Bootstrap:
         self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
 
     def _show(self, host: str, detail: str) -> None:
-        self._emit(events.HostChanged(time=time.time(), host=host, state=HostState.INSTALLING, detail=detail))
+        self._emit(events.HostChanged(host=host, state=HostState.INSTALLING, detail=detail))
 
     def _say(self, host: str | None, text: str, level: Level = Level.INFO) -> None:
-        self._emit(events.Notice(time=time.time(), level=level, text=text, host=host))
+        self._emit(events.Notice(level=level, text=text, host=host))
 
 
 def _is_whole(facts: HostFacts, cluster: str) -> bool:

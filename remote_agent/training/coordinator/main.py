@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0]).resolve()
     # Set this first, so that a run that is stopped while torch loads ends too.
-    progress = _Progress(folder)
-    overseer = Overseer(coordinate, folder, lambda: progress() and _said(folder))
+    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _tell_lost(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
@@ -57,9 +57,7 @@ def main(arguments: list[str]) -> int:
 def _blame(folder: Path) -> None:
     """Write that the run failed because the user's own code ended the coordinator's process."""
     from remote_agent.training.coordinator import engine
-    from remote_agent.training.coordinator.journal import Journal
     from remote_agent.training.coordinator.processes.crashes import of_coordinator
-    from remote_agent.training.errors import TrainingError
     from remote_agent.whereabouts import last_words
 
     words = last_words(folder, COORDINATOR)
@@ -67,22 +65,23 @@ def _blame(folder: Path) -> None:
     if error is None:
         return
     print(f"the run failed: {error}", file=sys.stderr)
-    with contextlib.suppress(TrainingError, OSError, ProtocolError):
-        spec = decode(RunSpec, (folder / RUN_FILE).read_text())
-        with contextlib.closing(Journal(folder / EVENTS_FILE)) as journal:
-            engine.fail(journal, error, spec.host, journal.step)
+    _write(folder, lambda journal, host: engine.fail(journal, error, host, journal.step))
 
 
-def _said(folder: Path) -> bool:
-    """Write that the coordinator was lost: until the next one goes on, nothing else says so. Always true."""
+def _tell_lost(folder: Path) -> None:
+    """Write that the coordinator was lost: until the next one goes on, nothing else says so."""
+    _write(folder, lambda journal, host: journal.write(CoordinatorLost, host=host, step=journal.step))
+
+
+def _write(folder: Path, write: Callable[[Journal, str], object]) -> None:
+    """Call ``write`` with the run's events and host; events that can't be written keep nothing from going on."""
     from remote_agent.training.coordinator.journal import Journal
     from remote_agent.training.errors import TrainingError
 
     with contextlib.suppress(TrainingError, OSError, ProtocolError):
         spec = decode(RunSpec, (folder / RUN_FILE).read_text())
         with contextlib.closing(Journal(folder / EVENTS_FILE)) as journal:
-            journal.write(CoordinatorLost, host=spec.host, step=journal.step)
-    return True
+            write(journal, spec.host)
 
 
 MAX_WITHOUT_PROGRESS = 2

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from remote_agent import protocol
 from remote_agent.planning import media, self_check
 from remote_agent.planning.self_check import Seen, SelfCheck
-from remote_agent.planning.simulator import predict
+from remote_agent.planning.simulator import tried
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.ways import Prediction, Way
@@ -176,10 +176,7 @@ class PlanCheck:
 
     def _predicted(self, session: Session, survey: Survey) -> Prediction | None:
         way, part = self._present(session, survey)
-        try:
-            return predict(part, way)
-        except DoesNotFit:
-            return None
+        return tried(part, way)
 
 
 def _seen(session: Session, report: StepReport, predicted: Prediction) -> Seen:

@@ -12,7 +12,8 @@ import pytest
 
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks, Tied, need
 from remote_agent.planning.channels import Network
-from remote_agent.planning.cuts import Cut, DoesNotFit, Links, _Search, cut, least_seconds, seconds_of
+from remote_agent.planning.cuts import Cut, Links, _Search, cut, least_seconds, seconds_of
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.stage_flow import Flow, StageLoad, flow
 from remote_agent.planning.survey import Host, Survey, Work
 

@@ -9,8 +9,9 @@ import pytest
 from remote_agent import protocol
 from remote_agent.planning import cuts
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
-from remote_agent.planning.cuts import DoesNotFit, Links
+from remote_agent.planning.cuts import Links
 from remote_agent.planning.pipeline import LINKS, codecs_of, decided, is_cut, names_of, planned
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.planning.ways import COMPUTE, EXCHANGE
 from remote_agent.settings import TrainingConfig

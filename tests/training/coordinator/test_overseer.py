@@ -42,7 +42,7 @@ def raises(folder: Path, stop: threading.Event) -> int:
 
 def oversee(work: Coordinate, folder: Path, times: int, forks: bool) -> None:
     asked = iter(range(times))
-    sys.exit(Overseer(work, folder, lambda: next(asked, None) is not None, forks=forks).oversee())
+    sys.exit(Overseer(work, folder, lambda: next(asked, None) is not None, lambda: None, forks=forks).oversee())
 
 
 @contextmanager

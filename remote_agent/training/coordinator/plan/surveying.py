@@ -11,7 +11,7 @@ from remote_agent import tls
 from remote_agent.planning import choice, media, verdicts
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.limits import limits_of
-from remote_agent.planning.simulator import predict
+from remote_agent.planning.simulator import tried
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.planning.ways import Prediction, Way
@@ -255,10 +255,7 @@ def way_of(config: TrainingConfig, survey: Survey) -> Way:
 
 def predicted(config: TrainingConfig, survey: Survey) -> Prediction | None:
     """A step of the run as it is carried out; None: it does not fit, by what is known."""
-    try:
-        return predict(survey, way_of(config, survey))
-    except DoesNotFit:
-        return None
+    return tried(survey, way_of(config, survey))
 
 
 def about(config: TrainingConfig, survey: Survey) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ from torch import nn
 from remote_agent.models.blocks import blocks_of
 from remote_agent.planning import self_check
 from remote_agent.planning.blocks import DeviceBlocks
-from remote_agent.planning.cuts import DoesNotFit, Links
+from remote_agent.planning.cuts import Links
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.protocol import PlanMade, WorkerSlow
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Packed, Snapshot, TrainingState, unpacked

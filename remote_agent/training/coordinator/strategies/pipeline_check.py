@@ -21,6 +21,7 @@ from remote_agent.planning.cuts import Cut, Links
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.pipeline import codecs_of
 from remote_agent.planning.self_check import pays
+from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.verdicts import pace
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.balance import LARGE_CHANGE, SLOW_BELOW, SpeedTrack
@@ -109,7 +110,7 @@ class PipelineCheck:
         now_s = cuts.seconds_of(devices, plan.micro_batches, links, order, cut.bounds, cut.codec, cut.in_flight)
         try:
             best = cuts.cut(devices, plan.micro_batches, links, codecs=codecs_of(config), in_flight=config.in_flight)
-        except cuts.DoesNotFit:
+        except DoesNotFit:
             return None
         return best if pays(now_s, best.seconds, steps_left, pause_s) else None
 

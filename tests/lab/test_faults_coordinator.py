@@ -1,0 +1,74 @@
+"""A run's coordinator is killed, a host joins the run and another one leaves it: it goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from remote_agent import protocol
+from tests.lab.following import Following, assert_counted_once, assert_whole, coordinators, hosts_of
+from tests.lab.lab import Lab
+from tests.lab.machines import HostSpec
+from tests.lab.product import HeteroTui, steps
+
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(400, method="signal")]
+
+BACK_SECONDS = 20.0
+"""From a killed coordinator or overseer to the next step: the second takes its libraries' start."""
+
+NAMES = ("mercer", "crosby", "nas")
+
+
+@pytest.fixture
+def lab(possible: None) -> Iterator[Lab]:
+    with Lab([HostSpec(name=name, simulated_speed=0.5, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
+        yield lab
+
+
+@pytest.fixture
+def product(lab: Lab) -> Iterator[HeteroTui]:
+    product = HeteroTui(lab.laptop, lab.inventory())
+    yield product
+    product.run("down", "--yes", "--json")
+
+
+def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when_one_is_drained(
+    lab: Lab, product: HeteroTui
+) -> None:
+    pair = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES[:2]))
+    begin = time.monotonic()
+    assert pair.document("up")["cluster"]["state"] == "up"
+    up_seconds = time.monotonic() - begin  # how slow this computer is
+    with Following.train(pair) as following:
+        following.until_checkpoints(2)
+        following.until_copied()
+        head, new = lab.host(following.head), lab.host(NAMES[2])
+        events = [lab.host(name).home / f".hetero-tui/lab/runs/{following.run}/events.jsonl" for name in NAMES[:2]]
+        copies = {path: path.stat() for path in events}
+        for killed in ("the coordinator", "its overseer"):
+            overseer, coordinator = coordinators(head)
+            head.signal(coordinator if killed == "the coordinator" else overseer, signal.SIGKILL)
+            stall = following.until_step_after_resume()
+            print(f"{killed} was killed: the next step comes {stall:.1f} s later")
+            assert stall <= max(BACK_SECONDS, 2 * up_seconds), killed
+        assert product.document("up")["cluster"]["state"] == "up"
+        following.until_step_with(new)
+        (leaver,) = [host for host in lab.hosts if host not in (head, new)]
+        assert product.document("drain", leaver.name) == {"run": following.run, "host": leaver.name}
+        following.until(protocol.WorkerLost, having=lambda one: one.host == leaver.name)
+        following.until(protocol.Step)
+        for path, before in copies.items():
+            assert path.stat().st_ino == before.st_ino, "a copy from before is continued, not sent anew"
+            assert path.stat().st_size > before.st_size
+        following.stop()
+    assert_whole(following.events)
+    resumed = [one for one in following.events if isinstance(one, protocol.RunResumed)]
+    assert [one.checkpoint for one in resumed] == ["", ""], "workers and servers were taken over"
+    assert {one.host for one in steps(following.events)[0].workers} == set(NAMES[:2])
+    (lost,) = [one for one in following.events if isinstance(one, protocol.WorkerLost) and one.host == leaver.name]
+    assert "drained" in lost.cause
+    assert leaver.name not in hosts_of(steps(following.events)[-1])
+    assert_counted_once(head, following.run)
