@@ -109,6 +109,7 @@ MODULES = {
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
     "findings_of_runs": ("remote_agent/training/shared/findings.py", ("tests/training/shared/test_findings.py",)),
+    "likeness_of_workers": ("remote_agent/training/shared/likeness.py", ("tests/training/shared/test_likeness.py",)),
     "search": ("remote_agent/search.py", ("tests/agent/test_search.py",)),
     "settings": ("remote_agent/settings.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
     "goals": ("remote_agent/goals.py", ("tests/test_goals.py",)),

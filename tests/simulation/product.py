@@ -172,7 +172,9 @@ class HostedWorker:
         self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
-    def prepare(self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False) -> None:
+    def prepare(
+        self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False, options: Any = None
+    ) -> None:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
         split = spec_of(config.strategy).split
@@ -185,6 +187,7 @@ class HostedWorker:
             factory=self._factory,
             config=config,
             buffers=(),
+            options=options or {},
             blocks=cast("Any", Blocks(self._factory, model, self._host, config)) if split else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)
@@ -216,7 +219,8 @@ class HostedServer(ParameterServer):
         self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
         self._is_warm = True
 
-    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> OptimizerFacts:
+    def open(self, blob: bytes, state: bytes, config: TrainingConfig, options: Any = None) -> OptimizerFacts:
+        del options
         if not getattr(self, "_is_warm", False):
             self.warm_up(blob)
         self._model = self._factory.create_model()

@@ -31,9 +31,9 @@ from remote_agent.training.coordinator import (
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
-from remote_agent.training.coordinator.plan import placement, profiles, run_plan, siting
+from remote_agent.training.coordinator.plan import profiles, run_plan, siting
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure
+from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure, share_cores
 from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
 from remote_agent.training.coordinator.plan.siting import Located, Surroundings
 from remote_agent.training.coordinator.plan.surveying import Fleet
@@ -48,10 +48,13 @@ from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat
+from remote_agent.training.shared import findings, flat, schedule
 from remote_agent.training.shared.dataplane import OptimizerFacts
+from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.optimizer_options import Chosen, chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
+from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.costs import relative_to_adamw
 
 
@@ -105,6 +108,7 @@ def ready(
     tell(f"starting workers on {hosts}")
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
+    head = Likeness(held=held_values.beside(model))
     found = resuming.find(request.resume, request.folder)
     validated_on = validation.of_job(request, request.config)
     given = job.guard("create_data", request.job.create_data)
@@ -124,9 +128,9 @@ def ready(
                 spec_of(config.strategy).strategy().check(model, request.job.factory)
             except CannotCut as error:
                 raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
-        relative = _check_optimizer(request, model)
+        relative, options = _check_optimizer(request, model)
         resumed = _begin(request, journal, model, found, again=again)
-        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
+        with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
             validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
                 spec = candidate.seat.spec
@@ -138,7 +142,7 @@ def ready(
                     name=spec.name,
                 )
             if not config.deterministic:  # with one thread each
-                _share_cores(candidates)
+                share_cores(candidates)
             tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
             if optimizer.hooked or request.moving:
@@ -155,6 +159,7 @@ def ready(
                 dtypes={name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()},
                 max_batches=[candidate.seat.spec.max_batch for candidate in candidates],
                 fleet=fleet,
+                head=head,
             )
             planned = run_plan.plan(config, profile, order)
             known = planned.whole
@@ -214,7 +219,8 @@ def opened(
     candidates, there = known.candidates, known.there
     if planned.hosts is not None:
         candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
-    members = _members(candidates, measured, config, watched=planned.watched)
+    rates = rates_of(request.job.factory, model, config)
+    members = _members(candidates, measured, config, watched=planned.watched, options=rates.options)
     if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
         snapshots.restore(servers, members, known.resumed)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
@@ -224,6 +230,8 @@ def opened(
         buffers=sorted(measured.usage.buffers),
         reference=measured.reference,
         config=config,
+        options=rates.options,
+        others=measured.workers[:1],
     )
     session = Session(
         config=config,
@@ -253,7 +261,7 @@ def opened(
         validation=known.validated_on,
         evaluations=EvaluationRecord(resuming.watched(known.found, config)),
         plateau=optimizer.plateau,
-        rates=rates_of(request.job.factory, model, config),
+        rates=rates,
         foreseen=_foreseen(request, planned, time.monotonic() - known.began),
         first_weights=flat.kept(model),
     )
@@ -270,16 +278,16 @@ def opened(
 # --- Before the first step -------------------------------------------------------------------------------------------
 
 
-def _check_optimizer(request: Request, model: nn.Module) -> float:
+def _check_optimizer(request: Request, model: nn.Module) -> tuple[float, Chosen]:
     """Build optimizer and scheduler once here, so that a mistake in them shows before any actor is started.
 
     Returns:
-        The time of the optimizer's step, relative to AdamW's.
+        The time of the optimizer's step, relative to AdamW's; and the options of both.
     """
-    optimizer = job.create_optimizer(request.job.factory, model, request.config)
-    if job.has_scheduler(request.job.factory):
-        job.create_scheduler(request.job.factory, optimizer, request.config)
-    return relative_to_adamw(optimizer, sum(parameter.numel() for parameter in flat.trained(model).values()))
+    factory, config = request.job.factory, request.config
+    optimizer = job.create_optimizer(factory, model, config)
+    options = chosen(optimizer, schedule.create(factory, optimizer, config), config.num_iterations)
+    return relative_to_adamw(optimizer, sum(each.numel() for each in flat.trained(model).values())), options
 
 
 def _begin(
@@ -317,22 +325,12 @@ def _begin(
     return Resumption(step=found.step, state=state)
 
 
-def _share_cores(candidates: Sequence[Candidate]) -> None:
-    """Limit the threads of all workers on one computer to its cores, also if they are on hosts with different names."""
-    on = [(candidate.opened.machine, candidate.opened.cores) for candidate in candidates]
-    seats = placement.without_sharing([candidate.seat for candidate in candidates], on)
-    for candidate, seat in zip(candidates, seats, strict=True):
-        if seat != candidate.seat:
-            candidate.seat = seat
-            candidate.actor.call("use_threads", seat.threads)
-
-
 def _members(
-    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: bool
+    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: bool, options: Chosen
 ) -> list[WorkerHandle]:
     """The measured workers; each gets the settings that follow from the measurement."""
     for candidate in candidates:
-        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, config, watched)
+        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, config, watched, options)
     return [
         WorkerHandle(candidate.seat, candidate.actor, SpeedTrack(profile), candidate.opened.simulated_speed)
         for candidate, profile in zip(candidates, measured.profiles, strict=True)

@@ -15,6 +15,9 @@ from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.slices import SliceSpan
 
+LOOKED_AT = 20
+"""Steps among which one of several samples is looked for: a single one says nothing of batches."""
+
 
 class Source(Protocol):
     """One run's data.
@@ -92,7 +95,11 @@ class Loaded(Indexed):
     def open(self, config: TrainingConfig, begin: Begin) -> tuple[TrainingConfig, SampleOrder]:
         resolved, order = extent.of_loader(config, self._loader, len(self._dataset), begin)
         self.notes = extent.about_loader(config, self._loader, order)
-        self._dataset.first = order.step(order.done + 1)
+        steps = (order.step(order.done + number) for number in range(1, LOOKED_AT + 1))
+        first = next(steps)
+        if len(first) < 2 <= resolved.batch_size:
+            first = next((each for each in steps if len(each) > 1), first)
+        self._dataset.first = first
         return resolved, order
 
 

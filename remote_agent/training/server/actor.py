@@ -39,6 +39,7 @@ from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdo
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
 from remote_agent.training.shared.output import OUTPUT
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.endpoint import ShardEndpoint, Stream, StreamInfo, place
@@ -58,8 +59,13 @@ class ParameterServer(LinkEnd):
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._orphan: CoordinatorWatchdog | None = None
 
-    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> Failed | OptimizerFacts:
-        """Build model and optimizer, with the run's initial ``state`` (safetensors)."""
+    def open(
+        self, blob: bytes, state: bytes, config: TrainingConfig, options: Chosen | None = None
+    ) -> Failed | OptimizerFacts:
+        """Build model and optimizer, with the run's initial ``state`` (safetensors).
+
+        The optimizer has to have the ``options`` of the one in the coordinator's process.
+        """
         self._orphan = CoordinatorWatchdog()
         try:
             factory = job.guard("loading the job", job.loads, blob)
@@ -67,6 +73,7 @@ class ParameterServer(LinkEnd):
             checks.load_first(self._model, state)
             self._optimizer = job.create_optimizer(factory, self._model, config)
             self._schedule = schedule.create(factory, self._optimizer, config)
+            refuse_unlike(chosen(self._optimizer, self._schedule, config.num_iterations), options or {})
         except TrainingError as error:
             return Failed.of(error)
         self._config = config

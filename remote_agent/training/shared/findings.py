@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from remote_agent.planning import units
 from remote_agent.training.config import TrainingConfig
@@ -21,9 +20,6 @@ CHANGES_HINT = (
     " max_norm, normalise its output"
 )
 
-UNLIKE = 0.05
-"""Of random numbers with other seeds the sums are farther apart, as a part of the root of the sum of squares."""
-
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -38,10 +34,9 @@ class Findings:
         hidden: what the code changes outside of the model's state; empty when nothing was seen.
         data: why the same samples are others each time that they are taken; empty when they are not.
         unsteady: the same samples with the same random numbers gave another loss.
-        held: of tensors that modules hold beside their parameters and buffers: numbers, sum and sum of squares.
-        unlike: one of these that is not the same on all devices.
         batch_statistics: the model normalises by the statistics of the samples that are together.
         moved: the model's buffers and frozen parameters that the code changes.
+        unchecked: no two samples could be computed together, so that nothing was compared.
         notes: for the plan.
     """
 
@@ -51,10 +46,9 @@ class Findings:
     hidden: str = ""
     data: str = ""
     unsteady: bool = False
-    held: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)
-    unlike: str = ""
     batch_statistics: bool = False
     moved: frozenset[str] = frozenset()
+    unchecked: bool = False
     notes: tuple[str, ...] = ()
 
     def __or__(self, other: Findings) -> Findings:
@@ -65,22 +59,11 @@ class Findings:
             hidden=self.hidden or other.hidden,
             data=self.data or other.data,
             unsteady=self.unsteady or other.unsteady,
-            held={**self.held, **other.held},
-            unlike=self.unlike or other.unlike or _unlike(self.held, other.held),
             batch_statistics=self.batch_statistics or other.batch_statistics,
             moved=self.moved | other.moved,
+            unchecked=self.unchecked and other.unchecked,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
-
-
-def _unlike(one: Mapping[str, tuple[int, float, float]], other: Mapping[str, tuple[int, float, float]]) -> str:
-    """The name of a tensor that differs by more than machines compute differently; empty: none does."""
-    for name in one.keys() & other.keys():
-        (count, total, squares), (count_, total_, squares_) = one[name], other[name]
-        apart = abs(total - total_) > UNLIKE * math.sqrt(squares) + 1e-9
-        if count != count_ or apart or not math.isclose(squares, squares_, rel_tol=UNLIKE, abs_tol=1e-9):
-            return name
-    return ""
 
 
 def settle(
@@ -112,12 +95,6 @@ def settle(
             " afterwards is the mean over the parts (of whole numbers the largest); draw random numbers from torch's,"
             " numpy's or Python's global generators, which are seeded for each slice; return what is only shown beside"
             ' the loss: return loss, {"name": value}',
-        )
-    if findings.unlike:
-        raise JobError(
-            f"{findings.unlike} is another one in each process that calls create_model",
-            hint="make it a buffer (register_buffer): all workers get the same one; or draw it from torch's, numpy's or"
-            " Python's global generators, which are seeded before create_model",
         )
     if findings.data:
         raise JobError(
@@ -165,6 +142,11 @@ def differs(given: TrainingConfig, config: TrainingConfig, findings: Findings) -
 def about(config: TrainingConfig, findings: Findings) -> tuple[str, ...]:
     """What the plan says of the settled ``config``."""
     said = list(findings.notes)
+    if findings.unchecked and config.batch_size > 1:
+        said.append(
+            "what the loss is a mean over was not checked: two samples could not be computed together (the first steps"
+            " have one each, or memory is full); loss_reduction says what it is"
+        )
     if config.loss_reduction == "sum":
         said.append("the loss adds its samples up: gradients are added up, not averaged")
     if config.unit >= config.batch_size:

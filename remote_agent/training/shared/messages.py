@@ -16,6 +16,7 @@ from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.likeness import Likeness
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
@@ -68,7 +69,8 @@ class Measured:
     """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan.
 
     ``findings`` say whether parts of a batch give what the whole batch gives; ``loss`` is that of the samples that were
-    measured, 0 where it is not finite; ``costs`` are those beside forward and backward.
+    measured, 0 where it is not finite; ``costs`` are those beside forward and backward; ``likeness`` is what the worker
+    makes of the first samples.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -77,6 +79,7 @@ class Measured:
     loss: float = 0.0
     notes: tuple[str, ...] = ()
     costs: DeviceCosts = field(default_factory=DeviceCosts)
+    likeness: Likeness = field(default_factory=Likeness)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from remote_agent.goals import Watched
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.shared import optimizer_extras
+from remote_agent.training.shared import optimizer_extras, optimizer_options
 
 Options = Mapping[str, Any]
 """What a scheduler has set in one parameter group."""
@@ -152,10 +152,15 @@ class Rates:
     Args:
         optimizer: the job's, before its first step.
         schedule: of its options; None: they stay.
+        steps: of the run, as far as is known.
+
+    Attributes:
+        options: of the optimizer and of the schedule's first steps.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Schedule | None) -> None:
+    def __init__(self, optimizer: Optimizer, schedule: Schedule | None, steps: int = 1) -> None:
         self._schedule, self._usual = schedule, optimizer.param_groups[0].get("lr")
+        self.options = optimizer_options.chosen(optimizer, schedule, steps)
 
     def at(self, step: int, watched: Watched) -> float | None:
         """The rate of ``step``, when ``watched`` came of the evaluations before it; None: the optimizer has none."""
@@ -173,7 +178,7 @@ def rates_of(factory: Any, model: torch.nn.Module, config: TrainingConfig) -> Ra
         JobError: its ``create_optimizer`` or ``create_scheduler`` failed.
     """
     optimizer = job.create_optimizer(factory, model, config)
-    return Rates(optimizer, create(factory, optimizer, config))
+    return Rates(optimizer, create(factory, optimizer, config), config.num_iterations)
 
 
 def _factor(config: TrainingConfig, step: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import uuid
@@ -25,6 +26,7 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat, log_file, rpc, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
 from remote_agent.training.shared.figures import Figures
+from remote_agent.training.shared.likeness import Likeness
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import (
     Busy,
@@ -35,12 +37,13 @@ from remote_agent.training.shared.messages import (
     WorkerReady,
     WorkerStatus,
 )
+from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.output import OUTPUT, Printed
 from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.user_errors import frames_of_stack, is_users_own
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import memory, recompute
+from remote_agent.training.worker.device import first_look, memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
@@ -105,6 +108,7 @@ class Worker(LinkEnd):
             modes = into_training(model)
             devices.move_beside(factory, model, self._device)
             self._factory = factory
+            self._made = job.guard("create_model", first_look.as_made, model, factory)
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)
@@ -120,7 +124,7 @@ class Worker(LinkEnd):
         self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
         metrics = partial(self._share_of, metrics_of(factory))
         self._meter = BatchMeter(self._model, metrics, self._device, config.seed, dtype)
-        measured_with = to_measure(data)
+        self._measured_with = measured_with = to_measure(data)
         self._profiler: Profiler | BlockProfiler = (
             BlockProfiler(self._compute_slice, self._model, measured_with, factory, config)
             if split
@@ -147,9 +151,18 @@ class Worker(LinkEnd):
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
         try:
-            return self._profiler.measure(sizes, seconds, self._config.batch_size)
+            measured = self._profiler.measure(sizes, seconds, self._config.batch_size)
         except TrainingError as error:
             return Failed.of(error)
+        return dataclasses.replace(measured, likeness=self.likeness())
+
+    def likeness(self) -> Likeness:
+        """What this worker makes of the first samples; call it before the first slice."""
+        split = spec_of(self._config.strategy).split  # then the model is on the CPU, and may fill its memory
+        computer = self._compute_slice.on(torch.device("cpu")) if split else self._compute_slice
+        found = first_look.look(self._model, computer, self._measured_with, self._made, room=not split)
+        computer.scalars.again()
+        return found
 
     def ping(self) -> Pulse:
         """Answer a ping with this worker's progress."""
@@ -169,6 +182,7 @@ class Worker(LinkEnd):
         reference: DeviceProfile | None,
         config: TrainingConfig,
         watched: bool = False,
+        options: Chosen | None = None,
     ) -> None:
         """Apply the results of the measurement of all devices, before the first slice.
 
@@ -177,6 +191,7 @@ class Worker(LinkEnd):
             reference: reference speed of a simulated device.
             config: the run's resolved configuration.
             watched: check the loss during the run, too.
+            options: of the optimizer in the coordinator's process.
         """
         self._config = config
         self._compute_slice.unit, self._compute_slice.summed = config.unit, config.loss_reduction == "sum"
@@ -196,6 +211,7 @@ class Worker(LinkEnd):
             factory=self._factory,
             config=config,
             buffers=tuple(buffer_names),
+            options=options or {},
             blocks=self._profiler if isinstance(self._profiler, BlockProfiler) else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)

@@ -12,7 +12,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import nn
@@ -29,6 +29,7 @@ from remote_agent.training.shared.messages import (
     ShardLinkDown,
     WorkerStatus,
 )
+from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.worker.assignments import Assignments
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.staging import BlockProfiler
@@ -48,6 +49,7 @@ class Parts:
         compute: computes slices, and leaves their gradient sums in the model.
         config: the run's resolved configuration.
         buffers: names of the model's buffers and frozen parameters that training changes.
+        options: of the optimizer in the coordinator's process; a worker's own has to have the same.
         blocks: the model's blocks and their costs, if the model is cut; then the model is on the CPU, and ``weights``
             is empty.
     """
@@ -58,6 +60,7 @@ class Parts:
     factory: Any
     config: TrainingConfig
     buffers: tuple[str, ...]
+    options: Chosen = field(default_factory=dict)
     blocks: BlockProfiler | None = None
 
 

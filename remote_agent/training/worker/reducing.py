@@ -12,6 +12,7 @@ from remote_agent.training.shared import rpc, schedule
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Broken, Failed, Reduced, ReductionTask
+from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
 from remote_agent.training.worker.reduction import Reduction
@@ -30,12 +31,14 @@ class ReductionEngine(WaitingEngine):
         parts = self.parts
         try:
             optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
+            options = schedule.create(parts.factory, optimizer, parts.config)
+            refuse_unlike(chosen(optimizer, options, parts.config.num_iterations), parts.options)
             self.average = WeightAverage(parts.config.ema_decay)
             into_optimizer(parts.model, optimizer, self.resumed.state.optimizer, self.average)
             self._reduction = Reduction(
                 parts,
                 optimizer,
-                schedule.create(parts.factory, optimizer, parts.config),
+                options,
                 first=way,
                 done=self.resumed.step,
                 address=ray.util.get_node_ip_address(),

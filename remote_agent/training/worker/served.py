@@ -33,6 +33,7 @@ from remote_agent.training.shared.messages import (
     StreamedTask,
     WorkerStatus,
 )
+from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
@@ -197,8 +198,9 @@ class LocalEngine(StreamedEngine):
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
         parts = self.parts
         self.optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
-        into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
         options = schedule.create(parts.factory, self.optimizer, parts.config)
+        refuse_unlike(chosen(self.optimizer, options, parts.config.num_iterations), parts.options)
+        into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
         own = (self.optimizer, options, parts.config.clip_norm)
         return LocalRounds(parts.model, entry.plan, channel, parts.compute, *own)
 

@@ -104,7 +104,7 @@ class StageEngine(WaitingEngine):
         assert self._blocks.parts is not None, "it was measured"
         try:
             bring(self._blocks.parts.model, weights)
-            settled = dataclasses.replace(self._blocks.parts, config=self.parts.config)
+            settled = dataclasses.replace(self._blocks.parts, config=self.parts.config, options=self.parts.options)
             self._stage = stage_of(settled, role, self._links, done, TrainingState(optimizer=unpacked(state)))
         except ExchangeError as error:
             return self._broken(error)

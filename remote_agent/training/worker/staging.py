@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +26,7 @@ from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
 from remote_agent.training.shared.optimizer_extras import NAME as EXTRAS
+from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import StageRole, micro_batch
 from remote_agent.training.user_code import losses
@@ -40,6 +40,7 @@ from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
+from remote_agent.training.worker.device.untouched import stirred
 from remote_agent.training.worker.stage import OwnWeights, Stage, optimizer_over, owned, peers
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class StageParts:
     compute: SliceComputer
     factory: Any
     config: TrainingConfig
+    options: Chosen = field(default_factory=dict)
 
 
 def cut_between(model: nn.Module, factory: Any) -> tuple[nn.Module, ...]:
@@ -158,7 +160,7 @@ class BlockProfiler:
         """
         bytes_ = sum(each.numel() * each.element_size() for each in self._model.parameters())
         gradients = GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(on_cpu.device)
-        with _stirred(self._model):
+        with stirred(self._model):
             additivity = Additivity(self._model, on_cpu, self._factory, self._samples, {}, gradients=gradients)
             found: Findings = job.guard(LOSS, additivity.check)
         self._model.zero_grad()
@@ -264,23 +266,6 @@ def _of_users(function: Callable[..., T], *arguments: Any) -> T:
         raise as_job_error(LOSS, error) from error
 
 
-@contextlib.contextmanager
-@torch.no_grad()
-def _stirred(model: nn.Module) -> Iterator[None]:
-    """Have no trained weight be alike all over: an output layer of zeros hides what the model does."""
-    before = {}
-    generator = torch.Generator().manual_seed(0)
-    for parameter in flat.trained(model).values():
-        if parameter.numel() and bool((parameter == parameter.view(-1)[0]).all()):
-            before[parameter] = parameter.detach().clone()
-            parameter.add_(1e-2 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
-    try:
-        yield
-    finally:
-        for parameter, value in before.items():
-            parameter.copy_(value)
-
-
 def _is_in_file(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and tensor.untyped_storage().filename is not None
 
@@ -363,6 +348,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     own = owned(part, stage, shared)
     optimizer = optimizer_over(own.values(), parts.factory, parts.model, config)
     options = schedule.create(parts.factory, optimizer, config)
+    refuse_unlike(chosen(optimizer, options, config.num_iterations), parts.options)
     average = WeightAverage(config.ema_decay)
     kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == EXTRAS}
     into_optimizer(OwnWeights(own), optimizer, kept, average)

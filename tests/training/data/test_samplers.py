@@ -180,6 +180,17 @@ def test_a_batch_size_that_is_the_batch_samplers_own_is_no_contradiction(tmp_pat
     assert batches(opened(loader(batch_size=1, batch_sampler=given), tmp_path, batch_size=5), 1) == [[0, 1, 2, 3, 4]]
 
 
+@pytest.mark.parametrize(("sizes", "measured"), [((1, 1, 3, 5), [2, 3, 4]), ((4, 1), [0, 1, 2, 3]), ((1,), [0])])
+def test_devices_are_measured_with_a_batch_of_several_samples_where_the_first_one_has_one(
+    sizes: tuple[int, ...], measured: list[int], tmp_path: Path
+) -> None:
+    ends = np.cumsum(sizes)
+    given = [list(range(end - size, end)) for end, size in zip(ends.tolist(), sizes, strict=True)]
+    source = sources.source_of(loader(batch_size=1, batch_sampler=given))
+    source.open(TrainingConfig(epochs=1), Begin(folder=tmp_path))
+    assert datasets.to_measure(source.for_workers()).tolist() == measured
+
+
 def test_strategies_without_common_steps_take_runs_of_the_same_order_across_its_epochs(tmp_path: Path) -> None:
     order = opened(loader(drop_last=True), tmp_path, strategy="local_sgd", epochs=2)
     assert order.limit == 40

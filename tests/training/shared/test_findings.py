@@ -113,14 +113,10 @@ def test_groups_that_batch_normalisation_sees_are_told_where_the_user_did_not_as
     assert not differs(config(), settle(config(deterministic=True), Findings(), (), devices=2), Findings())
 
 
-def test_a_tensor_that_each_process_makes_anew_is_refused_and_one_that_is_computed_a_little_differently_is_not() -> (
-    None
-):
-    one = Findings(held={"model.table": (100, 3.0, 100.0), "model.only": (1, 1.0, 1.0)})
-    near = Findings(held={"model.table": (100, 3.001, 100.002)})
-    assert (one | near).unlike == ""
-    assert settle(config(), one | near, (), devices=2)
-    for others in ((100, -9.0, 104.0), (100, 3.0, 120.0), (99, 3.0, 100.0)):
-        found = one | Findings(held={"model.table": others})
-        with pytest.raises(JobError, match=r"model\.table is another one in each process"):
-            settle(config(), found | Findings(), (), devices=2)
+def test_a_loss_that_no_device_could_check_is_told_of_where_batches_have_several_samples() -> None:
+    unchecked = Findings(unchecked=True)
+    assert (unchecked | unchecked).unchecked
+    assert not (unchecked | Findings()).unchecked, "another device had the memory"
+    (said,) = about(config(), unchecked)
+    assert "loss_reduction" in said
+    assert about(TrainingConfig(batch_size=1), unchecked) == about(config(), Findings()) == ()

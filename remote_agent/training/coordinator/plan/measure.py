@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from remote_agent.planning import shares
 from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
+from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.deadlines import MEASURE_S
 from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
@@ -24,6 +25,7 @@ from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.likeness import Named
 from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
@@ -60,7 +62,8 @@ class Measurements:
     ``findings`` say whether parts of a batch give what the whole does, ``loss`` is that of the first weights;
     ``notes`` say for the plan how the devices
     compute, and what fits into their memory; ``costs`` are those beside forward and backward, ``calls_s`` seconds until
-    each worker has answered where all are called at once.
+    each worker has answered where all are called at once; ``workers`` are what each of them, by its name, made of the
+    first samples.
     """
 
     profiles: tuple[DeviceProfile, ...]
@@ -71,6 +74,7 @@ class Measurements:
     notes: tuple[str, ...] = ()
     costs: tuple[DeviceCosts, ...] = ()
     calls_s: tuple[float, ...] = ()
+    workers: tuple[Named, ...] = ()
 
     def of(self, positions: Sequence[int]) -> Measurements:
         """The same of these candidates only."""
@@ -79,13 +83,27 @@ class Measurements:
             return tuple(values[position] for position in positions) if values else ()
 
         return dataclasses.replace(
-            self, profiles=only(self.profiles), costs=only(self.costs), calls_s=only(self.calls_s)
+            self,
+            profiles=only(self.profiles),
+            costs=only(self.costs),
+            calls_s=only(self.calls_s),
+            workers=only(self.workers),
         )
 
     def moving(self, names: Iterable[str]) -> Measurements:
         """The same, with these buffers and frozen parameters as what the job's code changes."""
         usage = dataclasses.replace(self.usage, buffers=self.usage.buffers | frozenset(names))
         return dataclasses.replace(self, usage=usage)
+
+
+def share_cores(candidates: Sequence[Candidate]) -> None:
+    """Limit the threads of all workers on one computer to its cores, also if they are on hosts with different names."""
+    on = [(candidate.opened.machine, candidate.opened.cores) for candidate in candidates]
+    seats = placement.without_sharing([candidate.seat for candidate in candidates], on)
+    for candidate, seat in zip(candidates, seats, strict=True):
+        if seat != candidate.seat:
+            candidate.seat = seat
+            candidate.actor.call("use_threads", seat.threads)
 
 
 def sizes(batch: int, workers: int, max_batch: int | None) -> tuple[int, ...]:
@@ -154,6 +172,7 @@ def measure(
         _notes(results),
         costs=tuple(results[candidate].costs for candidate in candidates),
         calls_s=_calls_s(candidates),
+        workers=tuple((candidate.seat.worker, results[candidate].likeness) for candidate in candidates),
     )
 
 

@@ -18,8 +18,9 @@ from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared import dataplane, findings
+from remote_agent.training.shared import dataplane, findings, likeness
 from remote_agent.training.shared.dataplane import OptimizerFacts
+from remote_agent.training.shared.likeness import Likeness
 
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
@@ -35,6 +36,7 @@ class Profile:
         max_batches: the most samples that the user lets each device take at a time; None: any.
         fleet: where the devices are; None: not known, and nothing is predicted.
         before: what an earlier run of the job found on the same fleet; None: there was none.
+        head: what the coordinator's process makes of the job.
     """
 
     measured: Measurements
@@ -43,6 +45,7 @@ class Profile:
     max_batches: Sequence[int | None]
     fleet: Fleet | None = None
     before: Survey | None = None
+    head: Likeness = field(default_factory=Likeness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
         order: of the samples.
 
     Raises:
-        JobError: the job can't be trained with these settings.
+        JobError: the job can't be trained with these settings, or is not the same on all hosts.
         TrainingError: a batch does not fit into the devices' memory.
     """
     measured, devices = profile.measured, len(profile.measured.profiles)
@@ -127,6 +130,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
             assert profile.fleet is not None, "the survey is made of it"
             measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
             devices = len(measured.profiles)
+    likeness.refuse(measured.workers, profile.head)
     config, otherwise = _suited(config, profile)
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))

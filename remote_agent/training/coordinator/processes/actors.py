@@ -28,6 +28,7 @@ from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
+from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.user_code import job_code
 from remote_agent.training.user_code.user_errors import headline
@@ -51,10 +52,13 @@ class WorkerInit:
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         split: each worker gets only its own weights, once they are decided.
+        options: of the job's optimizer here, which that of a server has to have; None: they are not compared.
     """
 
-    def __init__(self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False) -> None:
-        self._factory, self._dataset = trained.factory, dataset
+    def __init__(
+        self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False, options: Chosen | None = None
+    ) -> None:
+        self._factory, self._dataset, self.options = trained.factory, dataset, options
         self.job = rpc.put(job.dumps(self._factory))
         self.state = rpc.put(b"" if split else safetensors.torch.save(checkpoint.portable_state(model)))
 
@@ -183,7 +187,8 @@ class Servers:
         if spare is not None and not useful:
             spare.actor.kill()
         server = spare if spare is not None and useful else Server(host=host, actor=self._process(host))
-        opening = server.actor.call("open", self._given.job, self._given.state, self._request.config)
+        given = self._given
+        opening = server.actor.call("open", given.job, given.state, self._request.config, given.options)
         self._started.append((server, opening))
         return server
 
@@ -272,7 +277,7 @@ class Workers:
 
 @contextlib.contextmanager
 def started(
-    request: Request, model: nn.Module, dataset: Any
+    request: Request, model: nn.Module, dataset: Any, options: Chosen
 ) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate], Workers]]:
     """Start server and workers, and open them on their hosts; they end with the block.
 
@@ -280,6 +285,7 @@ def started(
         request: the run.
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
+        options: of the job's optimizer here.
 
     Yields:
         The servers, facts about the job's optimizer, the workers, and the object that starts more workers.
@@ -292,7 +298,7 @@ def started(
     nodes = placement.living_nodes()
     seats = placement.seats(request.devices, nodes, request.gpus)
     placement.check_shards(request.config.shards, [request.server_host, *(spec.host for spec in request.devices)])
-    given = WorkerInit(request.job, model, dataset, split=spec_of(request.config.strategy).split)
+    given = WorkerInit(request.job, model, dataset, split=spec_of(request.config.strategy).split, options=options)
     _ = given.samples  # what can't be sent is said before anything is started
     servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
     try:

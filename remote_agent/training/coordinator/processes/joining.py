@@ -26,10 +26,12 @@ from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.actors import Workers
-from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
+from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
-from remote_agent.training.shared import rpc
+from remote_agent.training.shared import likeness, rpc
+from remote_agent.training.shared.likeness import Named
 from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.endpoint import StreamInfo
 
@@ -44,8 +46,11 @@ class Joining:
         entry: data to join the shards; None: there are none, and a new worker gets the weights from another one.
         buffers: names of the model's buffers that training changes.
         reference: reference speed of simulated devices.
+        options: of the job's optimizer in this process; None: those of new workers are not compared.
+        others: what a worker of the run's start made of the first samples: a new one has to make the same of them.
 
     Attributes:
+        others: as above.
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
     """
 
@@ -57,8 +62,11 @@ class Joining:
         buffers: Sequence[str],
         reference: DeviceProfile | None,
         config: TrainingConfig,
+        options: Chosen | None = None,
+        others: Sequence[Named] = (),
     ) -> None:
         self.entry = entry
+        self.others, self._options = others, options
         self.reference = reference
         self._workers, self._buffers, self._config = workers, list(buffers), config
         self._hosts: frozenset[str] = frozenset()
@@ -135,11 +143,16 @@ class Joining:
         actor, opening = self._workers.start(seat)
         try:
             opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
-            reference, config = self.reference, self._config
+            reference, config, mine = self.reference, self._config, tuple[Named, ...]()
             if profile is None or spec_of(config.strategy).split:  # there the process has to know the model's blocks
                 found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)
                 profile, reference = found.profiles[0], reference or found.reference
-            actor.call("prepare", self._buffers, reference, config)
+                mine = found.workers
+            elif self.others:
+                mine = ((seat.worker, rpc.get(actor.call("likeness"), MEASURE_S)),)
+            for each in mine:
+                likeness.refuse_one(each, self.others)
+            actor.call("prepare", self._buffers, reference, config, False, self._options)
             self._join(seat, actor)
         except Exception:
             self._workers.end(actor)

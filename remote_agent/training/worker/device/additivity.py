@@ -17,7 +17,6 @@ import logging
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +27,16 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.comparing import Seen, adds_up, follows, is_same, is_zero, mean, same_numbers
+from remote_agent.training.worker.device.comparing import (
+    Seen,
+    adds_up,
+    follows,
+    is_same,
+    is_zero,
+    mean,
+    same_numbers,
+    spread,
+)
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
@@ -83,8 +91,8 @@ class Additivity:
         self._anchored = flat.Anchored(model)
         # At least two, to compare them together with each alone, also where training computes one at a time.
         count = min(SAMPLES, len(samples), max(2, computer.most or SAMPLES))
-        self._indices = _spread(samples, count)
-        self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
+        self._indices = spread(samples, count)
+        self._large = spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
         self._moved, self._gradients = frozenset[str](), gradients and computer.most != 1
         self._statistics = uses_batch_statistics(model)
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
@@ -104,20 +112,20 @@ class Additivity:
                 :func:`~remote_agent.training.user_code.losses.of_part`.
         """
         if len(self._indices) < 2:
-            return Findings(batch_statistics=self._statistics)
+            return Findings(batch_statistics=self._statistics, unchecked=True)
         if self._computer.most != 1:
             return self._checked()
         try:  # in training no two are together: samples of unlike shapes, or as large as the memory, may be such
             self._computer.fetched(self._indices, 0, 0)
         except Exception:  # noqa: BLE001 - whatever a collate_fn raises
-            return Findings(batch_statistics=self._statistics)
+            return Findings(batch_statistics=self._statistics, unchecked=True)
         try:
             return self._checked()
         except Exception as error:
             if isinstance(error, JobError) and not is_out_of_memory(error):
                 raise
             devices.release_memory(self._computer.device)
-            return Findings(batch_statistics=self._statistics)
+            return Findings(batch_statistics=self._statistics, unchecked=True)
 
     def _checked(self) -> Findings:
         with torch.random.fork_rng(devices=[]):
@@ -388,8 +396,3 @@ _BACKWARD = (
     " samples are together (a gradient that is divided by its norm?)"
 )
 _STATE = "{name} is not trained, and what the code makes of it for a batch is not the mean over its parts (a queue?)"
-
-
-def _spread(samples: Indices, count: int) -> Indices:
-    """Some of the samples, from all over: what is sorted by label or length would look more alike than it is."""
-    return samples[np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))]

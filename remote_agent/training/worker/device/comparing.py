@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.losses import mean_of
 
 NOISE = 1e-6
@@ -52,6 +54,11 @@ class Seen:
 def mean(*parts: Seen) -> float:
     """The loss of parts together."""
     return mean_of([(part.total, part.weight) for part in parts])
+
+
+def spread(samples: Indices, count: int) -> Indices:
+    """Some of the samples, from all over: what is sorted by label or length would look more alike than it is."""
+    return samples[np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))]
 
 
 def same_numbers(one: Tensor, other: Tensor) -> bool:

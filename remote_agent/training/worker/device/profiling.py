@@ -19,7 +19,7 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import LOSS
-from remote_agent.training.worker.device import costs, held_values, memory, trained
+from remote_agent.training.worker.device import costs, memory, trained
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -58,7 +58,6 @@ class Profiler:
     ) -> None:
         self._computer, self._model, self._weights, self._device = computer, model, weights, device
         self._samples, self._owner = samples, owner
-        self._held = held_values.beside(model)  # before the first loss, which may keep some
         self._loss = 0.0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
@@ -140,7 +139,7 @@ class Profiler:
         finally:
             for buffer, before in zip(self._weights.flats, first, strict=True):
                 buffer.copy_(before)
-        return dataclasses.replace(found, held=self._held), changed
+        return found, changed
 
     def _large(self, batch: int) -> int:
         """Samples of a batch, or so many as are computed in :data:`LARGE_S`."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.models.part import has_memory
+from remote_agent.training.shared import flat
 from remote_agent.training.worker.device import backend
 
 
@@ -68,6 +69,23 @@ def untouched(model: nn.Module, device: torch.device, changing: Sequence[str] = 
             for parameter, value in moved:
                 parameter.copy_(value)
         _restore(generators, device)
+
+
+@contextlib.contextmanager
+@torch.no_grad()
+def stirred(model: nn.Module) -> Iterator[None]:
+    """Have no trained weight be alike all over: an output layer of zeros hides what the model does."""
+    before = {}
+    generator = torch.Generator().manual_seed(0)
+    for parameter in flat.trained(model).values():
+        if parameter.numel() and bool((parameter == parameter.view(-1)[0]).all()):
+            before[parameter] = parameter.detach().clone()
+            parameter.add_(1e-2 * torch.randn(parameter.shape, generator=generator).to(parameter))
+    try:
+        yield
+    finally:
+        for parameter, value in before.items():
+            parameter.copy_(value)
 
 
 def _generators(device: torch.device) -> tuple[Tensor, Tensor | None, Any, Any]:

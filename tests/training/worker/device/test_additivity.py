@@ -43,11 +43,18 @@ def net(*middle: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), *middle, nn.Tanh(), nn.Linear(8, 3))
 
 
-def found(loss: Callable[..., Any], model: nn.Module | None = None, owner: object = None, large: int = 0) -> Findings:
+def found(
+    loss: Callable[..., Any],
+    model: nn.Module | None = None,
+    owner: object = None,
+    large: int = 0,
+    samples: int = SAMPLES,
+    most: int | None = None,
+) -> Findings:
     model = (model or net()).train()
     before = copy.deepcopy(model.state_dict())
-    computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0)
-    result = Additivity(model, computer, owner, np.arange(SAMPLES), flat.state(model), large).check()
+    computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0, most=most)
+    result = Additivity(model, computer, owner, np.arange(samples), flat.state(model), large).check()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
     return result
@@ -60,6 +67,18 @@ def squared(model: nn.Module, batch: Any) -> Tensor:
 def contrastive(model: nn.Module, batch: Any) -> Tensor:
     rows = functional.normalize(model(batch[0]), dim=1)
     return functional.cross_entropy(rows @ rows.T / 0.1, torch.arange(len(rows)))
+
+
+def test_it_is_told_where_no_two_samples_could_be_compared() -> None:
+    def full(model: nn.Module, batch: Any) -> Tensor:
+        if len(batch[0]) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return squared(model, batch)
+
+    assert not found(squared).unchecked
+    assert not found(squared, most=1).unchecked
+    assert found(squared, samples=1).unchecked
+    assert found(full, most=1).unchecked
 
 
 class Seeing(nn.Module):

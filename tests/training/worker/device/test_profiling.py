@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.data import datasets
 from remote_agent.training.shared.flat import FlatTensors
+from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 
@@ -66,8 +67,4 @@ class Features(nn.Module):
 
 
 def test_tensors_beside_parameters_are_told_as_create_model_made_them() -> None:
-    model = Features().train()
-    data = datasets.as_dataset(torch.randn(12, 3))
-    computer = SliceComputer(model, lambda network, batch: network(batch).square().mean(), data, CPU, seed=0)
-    measured = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)
-    assert measured.findings.held == {"model.table": (3, 2.0, 6.0), "model.kept": (1, 0.0, 0.0)}
+    assert held_values.beside(Features()) == {"model.table": (3, 2.0, 6.0), "model.kept": (1, 0.0, 0.0)}

@@ -184,7 +184,16 @@ def _taken_over(
         given = WorkerInit(request.job, model, source.for_workers())
         pool = Servers(request, nodes, [member.seat for member in members], given, servers)
         workers = Workers(request, given, [member.actor for member in members])
-        joining = Joining(workers, state.entry, buffers=state.buffers, reference=state.reference, config=state.config)
+        rates = rates_of(request.job.factory, model, state.config)
+        joining = Joining(
+            workers,
+            state.entry,
+            buffers=state.buffers,
+            reference=state.reference,
+            config=state.config,
+            options=rates.options,
+            others=state.others,
+        )
         away = [Rejoining.new(spec) for spec in _missing(state, request, [member.seat for member in members])]
         try:
             _report(state, request, journal, at, lost, time.monotonic() - began)
@@ -216,7 +225,7 @@ def _taken_over(
                         evaluations=EvaluationRecord(state.watched),
                         crashes=crashes,
                         plateau=state.plateau,
-                        rates=rates_of(request.job.factory, model, state.config),
+                        rates=rates,
                     ),
                     model,
                 )

@@ -23,6 +23,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
 from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.likeness import Named
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 
 FILE = "takeover.pickle"
@@ -63,6 +64,8 @@ class TakeoverState:
         reference: reference speed of simulated devices.
         watched: the watched metric of the evaluations.
         plateau: as the session's.
+        others: what a worker made of the first samples, for later ones; without the loss, whose weights were perhaps
+            those of a checkpoint.
     """
 
     asked: tuple[tuple[DeviceSpec, ...], TrainingConfig]
@@ -80,6 +83,7 @@ class TakeoverState:
     reference: DeviceProfile | None
     watched: Watched = ()
     plateau: str = ""
+    others: tuple[Named, ...] = ()
 
     @property
     def actors(self) -> frozenset[str]:
@@ -149,6 +153,7 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         reference=joining.reference,
         watched=session.watched,
         plateau=session.plateau,
+        others=tuple((name, likeness.without_loss()) for name, likeness in joining.others),
     )
 
 

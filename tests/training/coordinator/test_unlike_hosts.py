@@ -1,0 +1,188 @@
+"""A job that is another one on one host is refused before the first step, by names and values; on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import os
+import pathlib
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+HOST = lambda: os.environ.get("TEST_HOST", "")
+DRAWN = np.random.default_rng(7)
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        x, y = torch.randn(6, generator=torch.Generator().manual_seed(index)), index % 3
+        DATA
+        return x, y
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        MODEL
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(FORWARD)
+
+
+class Job:
+    def create_model(self):
+        return Net()
+
+    def layers(self, model):
+        return [model.first, model.last]
+
+    def create_data(self):
+        return Data()
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def loss(self, model, batch):
+        LOSS
+        return functional.cross_entropy(model(batch[0]), batch[1])
+"""
+
+USUAL = {"DATA": "pass", "MODEL": "pass", "FORWARD": "torch.tanh(self.first(x))", "RATE": "0.1", "LOSS": "pass"}
+SETTINGS: dict[str, Any] = {"batch_size": 12, "num_iterations": 3, "stream": "network"}
+
+
+def job(**parts: str) -> str:
+    source = JOB
+    for name, text in (USUAL | parts).items():
+        source = source.replace(name, text)
+    return source
+
+
+def refused(run: Any) -> dict[str, Any]:
+    code, errors = run.finish()
+    assert code == 1, errors
+    assert "Traceback" not in errors
+    assert not run.of_kind("step")
+    event: dict[str, Any] = run.events()[-1]
+    assert event["kind"] == "run_failed"
+    return event
+
+
+def trained(run: Any) -> None:
+    code, errors = run.finish()
+    assert (code, errors) == (0, ""), run.events()[-1]
+    assert run.events()[-1]["kind"] == "run_finished"
+
+
+def test_another_version_of_the_data_on_one_host_is_refused_with_the_sample_and_both_values(launch: Any) -> None:
+    event = refused(launch(job(DATA="y = (y + (HOST() == 'b')) % 3"), "abc", **SETTINGS))
+    assert event["host"] == "b"
+    assert event["cause"] == (
+        "b/cpu and a/cpu would not train the same: batch[1] of sample 0 is [1] of shape [1] on b/cpu, and [0] of shape"
+        " [1] on a/cpu"
+    )
+    assert "by_host" in event["hint"]
+
+
+def test_a_loss_that_reads_the_environment_of_a_host_is_refused(launch: Any) -> None:
+    loss = "return model(batch[0]).square().mean() * (2 if HOST() == 'b' else 1)"
+    event = refused(launch(job(LOSS=loss), "ab", **SETTINGS))
+    assert event["host"] == "b"
+    assert "the loss of the same samples with the first weights is " in event["cause"]
+
+
+def test_random_features_that_are_no_persistent_buffer_are_refused_and_named(launch: Any) -> None:
+    drawn = "torch.tensor(np.random.default_rng().normal(size=(6, 8))).float()"
+    model = f"self.register_buffer('drawn', {drawn}, persistent=False)"
+    event = refused(launch(job(MODEL=model, FORWARD="torch.cos(x @ self.drawn) + self.first(x)"), "ab", **SETTINGS))
+    assert "; drawn differs, too: a tensor with the sum " in event["cause"]
+
+
+def test_what_create_model_draws_from_a_generator_of_the_module_is_not_what_the_head_drew(launch: Any) -> None:
+    event = refused(launch(job(MODEL="self.table = torch.tensor(DRAWN.normal(size=8))"), "ab", **SETTINGS))
+    assert "the coordinator's process would not train the same: model.table is 8 numbers with " in event["cause"]
+    assert "register_buffer" in event["hint"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "sync", "shards": 2},
+        {"strategy": "allreduce"},
+        {"strategy": "local_sgd", "local_steps": 2},
+        {"strategy": "pipeline"},
+    ],
+    ids=lambda settings: str(settings["strategy"]),
+)
+def test_a_learning_rate_of_one_host_s_own_is_refused_wherever_it_makes_the_step(
+    launch: Any, settings: dict[str, Any]
+) -> None:
+    event = refused(launch(job(RATE="0.2 if HOST() == 'b' else 0.1"), "ab", **SETTINGS, **settings))
+    assert event["host"] == "b"
+    assert event["cause"] == "lr of the optimizer's group 0 in step 1 is 0.2 here, and 0.1 on the coordinator's host"
+    assert "create_optimizer" in event["hint"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"DATA": "x = x + torch.randn(6) * random.random() * np.random.rand()"},
+        {"DATA": "x = x * random.SystemRandom().random()"},
+        {"FORWARD": "functional.dropout(torch.tanh(self.first(x)), 0.5, self.training)"},
+        {
+            "LOSS": "with torch.autocast('cpu', torch.bfloat16, enabled=HOST() == 'b'): return"
+            " functional.cross_entropy(model(batch[0]), batch[1])"
+        },
+        {"DATA": "x = x * (1 + 1e-6 * (HOST() == 'b'))"},
+        {"MODEL": "self.cores = os.cpu_count() * (2 if HOST() == 'b' else 1); self.place = HOST()"},
+        {"MODEL": "self.scale = float(len(HOST()))"},
+    ],
+)
+def test_a_usual_job_is_the_same_on_all_hosts(launch: Any, parts: dict[str, str]) -> None:
+    trained(launch(job(**parts), "ab", limits={"b": 3}, **SETTINGS))
+
+
+def test_a_dataset_that_is_other_ones_by_host_on_purpose_is_trained(launch: Any) -> None:
+    source = job(DATA="x = x + (HOST() == 'b')")
+    source = source.replace("    def __len__", "    by_host = True\n\n    def __len__")
+    trained(launch(source, "ab", **SETTINGS))
+
+
+def test_a_worker_that_comes_back_with_other_data_is_left_out_by_name_and_the_run_goes_on(
+    launch: Any, tmp_path: Path
+) -> None:
+    begins = f"draft = pathlib.Path({str(tmp_path)!r}, str(os.getpid())); draft.write_text(draft.name)"
+    begins += "; draft.replace(draft.with_name(HOST()))"
+    changed = f"y = (y + (HOST() == 'b' and os.path.exists({str(tmp_path / 'new')!r}))) % 3"
+    run = launch(job(DATA=changed, LOSS=begins), "ab", **SETTINGS | {"num_iterations": 100_000})
+    run.until("step", 5)
+    (tmp_path / "new").touch()
+    os.kill(int((tmp_path / "b").read_text()), signal.SIGKILL)
+    end = time.monotonic() + 60
+    while not (said := [event for event in run.of_kind("worker_lost") if "would not train the same" in event["cause"]]):
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < end, run.of_kind("worker_lost")
+        time.sleep(0.05)
+    assert said[0]["worker"] == "b/cpu"
+    assert "batch[1] of sample 0 is [1] of shape [1] on b/cpu, and [0] of shape [1] on a/cpu" in said[0]["cause"]
+    run.until("step", len(run.of_kind("step")) + 5)
+    run.process.send_signal(signal.SIGTERM)
+    trained(run)
+    assert {worker["worker"] for worker in run.of_kind("step")[-1]["workers"]} == {"a/cpu"}

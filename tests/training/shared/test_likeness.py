@@ -1,0 +1,144 @@
+"""What is taken for another job on another machine, and what for the same one computed a little differently. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.likeness import FirstLoss, Likeness, Numbers, refuse, refuse_one
+
+NOTHING = Likeness()
+
+
+def likeness(*some: float, exact: str = "", shape: tuple[int, ...] | None = None, **more: Any) -> Likeness:
+    found = Numbers(shape=shape if shape is not None else (len(some),), some=some, exact=exact)
+    return Likeness(samples={"batch[0] of sample 7": found}, **more)
+
+
+def refusal(*workers: Likeness, head: Likeness = NOTHING) -> JobError | None:
+    """Of workers on hosts a, b, c, ..."""
+    try:
+        refuse([(f"{host}/cpu", each) for host, each in zip("abcd", workers, strict=False)], head)
+    except JobError as error:
+        return error
+    return None
+
+
+def image(seed: int, change: Callable[[float], float] = lambda value: value) -> Likeness:
+    """64 numbers of a larger image, between 0 and 255."""
+    drawn = random.Random(seed)
+    return likeness(*(change(float(drawn.randrange(256))) for _ in range(64)), shape=(1, 3, 32, 32))
+
+
+def log(value: float, allowed: float = 0.01, **more: Any) -> Likeness:
+    return Likeness(loss=FirstLoss(values=(1.0, value), allowed=allowed), **more)
+
+
+def test_samples_that_are_the_same_or_not_known_are_no_difference() -> None:
+    assert refusal() is None
+    assert refusal(image(1)) is None
+    assert refusal(image(1), image(1)) is None
+    assert refusal(image(1), NOTHING) is None
+    assert refusal(NOTHING, image(1), image(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (likeness(3.0, exact="x"), likeness(4.0, exact="y")),  # a label
+        (likeness(3.0, 9.0, exact="x"), likeness(3.0, exact="z")),  # one token more
+        (likeness(0.5, 1.5), likeness(0.5, 1.6)),  # a feature
+        (likeness(2.0, shape=()), likeness(2.1, shape=())),
+        (image(1), image(2)),
+        (image(1), image(1, lambda value: 255 - value)),
+        (image(1, lambda value: 280 + value / 10), image(2, lambda value: 280 + value / 10)),  # kelvins
+    ],
+)
+def test_another_sample_is_refused_with_both_hosts_and_both_values(one: Likeness, other: Likeness) -> None:
+    error = refusal(one, other)
+    assert error is not None
+    assert error.cause.startswith("b/cpu and a/cpu would not train the same: batch[0] of sample 7 is ")
+    assert error.host == "b"
+    assert "by_host" in error.hint
+
+
+def test_the_values_of_a_sample_are_said() -> None:
+    error = refusal(likeness(3.0, exact="x", shape=()), likeness(5.0, exact="y", shape=()))
+    assert error is not None
+    assert error.cause.endswith("sample 7 is 5 on b/cpu, and 3 on a/cpu")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (likeness(0.5, 1.5, math.nan), likeness(0.5 + 1e-6, 1.5 - 1e-6, math.nan)),
+        (likeness(0.0, 100.0), likeness(1e-6, 100.0)),  # what is rounded beside a large number
+        (image(1), image(1, lambda value: value + 2)),  # another decoder
+        (image(1), image(1, lambda value: min(255.0, value * 1.02))),
+        (image(1), image(1, lambda value: value * (1 + 1e-3))),
+        (likeness(*[-80.0] * 64, shape=(1, 80, 100)), likeness(*[-80.001] * 64, shape=(1, 80, 100))),  # silence
+        (likeness(*[0.0] * 64, shape=(1, 3, 32, 32)), likeness(*[0.0] * 64, shape=(1, 3, 32, 32))),
+    ],
+)
+def test_a_sample_that_another_library_or_processor_computes_a_little_differently_is_the_same(
+    one: Likeness, other: Likeness
+) -> None:
+    assert refusal(one, other) is None
+    assert refusal(other, one) is None
+
+
+def test_a_loss_may_differ_by_what_either_device_allows() -> None:
+    assert refusal(log(2.0), log(2.009)) is None
+    assert refusal(log(2.0), log(2.1, allowed=0.2)) is None
+    assert refusal(log(2.0), Likeness(loss=FirstLoss(values=(9.0,), allowed=0.01, evaluating=False))) is None
+    error = refusal(log(2.0), log(2.1))
+    assert error is not None
+    assert error.cause == (
+        "b/cpu and a/cpu would not train the same: the loss of the same samples with the first weights is 2.1 on b/cpu,"
+        " and 2 on a/cpu"
+    )
+
+
+def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -> None:
+    reached: Sequence[Likeness] = [log(2.0, reached={"self.same": 1, "self.alpha": alpha}) for alpha in (0.1, 0.5)]
+    assert refusal(*reached) is None
+    error = refusal(reached[0], log(3.0, reached=reached[1].reached))
+    assert error is not None
+    assert error.cause.endswith("; self.alpha differs, too: 0.5 and 0.1")
+
+
+def test_of_several_hosts_the_one_is_named_that_is_unlike_the_most_others() -> None:
+    for odd in range(3):
+        losses = [log(9.0 if number == odd else 2.0) for number in range(3)]
+        error = refusal(*losses)
+        assert error is not None
+        assert error.host == "abc"[odd]
+
+
+def test_tensors_that_modules_hold_have_to_be_alike_in_all_processes_and_numbers_on_all_workers() -> None:
+    one = Likeness(held={"model.table": (100, 3.0, 100.0), "model.only": (1, 1.0, 1.0)})
+    near = Likeness(held={"model.table": (100, 3.001, 100.002)})
+    assert refusal(one, near, head=one) is None
+    for others in ((100, -9.0, 104.0), (100, 3.0, 120.0), (99, 3.0, 100.0)):
+        another = Likeness(held={"model.table": others})
+        for found in (refusal(one, another), refusal(one, near, head=another)):
+            assert found is not None
+            assert "model.table is 100 numbers with the sum 3" in found.cause or "and 100 numbers" in found.cause
+            assert "register_buffer" in found.hint
+    cores = Likeness(held={"model.only": (1, 16.0, 256.0)})
+    assert refusal(one, cores) is not None
+    assert refusal(one, one, head=cores) is None, "the coordinator's machine may have another number of cores"
+
+
+def test_a_worker_that_comes_later_has_to_make_the_same_of_the_job() -> None:
+    first = [("a/cpu", image(1))]
+    refuse_one(("b/cpu", image(1)), first)
+    refuse_one(("b/cpu", image(2)), ())
+    with pytest.raises(JobError, match="b/cpu and a/cpu would not train the same") as caught:
+        refuse_one(("b/cpu", image(2)), first)
+    assert caught.value.host == "b"
