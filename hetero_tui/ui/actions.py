@@ -19,6 +19,8 @@ T = TypeVar("T")
 class Actions(ViewActions):
     """The actions, in the order of the keys; :class:`hetero_tui.ui.app.HeteroApp` says when the screens are drawn."""
 
+    _chaos: Callable[[], Awaitable[None]] | None
+
     def action_probe(self) -> None:
         if not self._refused(guards.PROBE):
             self._operations.begin("probe", self._intents.probe)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.widgets import Input
 
 from hetero_tui.errors import HeteroTuiError
+from hetero_tui.events import Level
 from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.keys import ASKING, FAULTS, FLEET, LOGS, RUN, RUNS, Key
@@ -25,14 +25,12 @@ class ViewActions(App[None]):
     """Nothing here changes anything on the machines."""
 
     main: MainScreen
-    farewell: str
     _intents: Intents
     _operations: Operations
     _keys: tuple[Key, ...]
     _allowed: tuple[Key, ...]
     _more_keys: tuple[Key, ...]
     _opened: RunView | None
-    _chaos: Callable[[], Awaitable[None]] | None
 
     def view(self) -> View:
         """The input of one frame."""
@@ -205,7 +203,11 @@ class ViewActions(App[None]):
 
     def action_save(self) -> None:
         pane: Any = self.main.pane
-        self._operations.begin("save", lambda: self._save(f"{pane.run or 'hetero-tui'}.log", pane.copied))
+        copied = pane.copied
+        if copied:
+            self._operations.begin("save", lambda: self._save(f"{pane.run or 'hetero-tui'}.log", copied))
+        else:
+            self._say("There is nothing to save.")
 
     async def _save(self, name: str, text: str) -> None:
         self._say(f"Written to {await self._intents.save(name, text)}")
@@ -246,3 +248,8 @@ class ViewActions(App[None]):
 
     def _say(self, words: str) -> None:
         self.notify(words, markup=False)
+
+    def _tell(self, words: str, level: Level) -> None:
+        """Say it, and keep it in the log: a user may look elsewhere."""
+        self._operations.note(words, level)
+        self._say(words)
