@@ -563,6 +563,19 @@ async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(
         assert app.screen.focused.id == "settings"
 
 
+async def test_a_correction_is_made_where_it_was_typed_however_late_the_keys_come(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "tab")
+        type_ahead(app, *"siz", "backspace", *"ed", "home", "x", "delete")
+        await pilot.pause()
+        assert app.screen.query_one("#settings", Input).value == "xied"
+        await pilot.press("escape", "slash")
+        type_ahead(app, *"fast", "backspace", "backspace", *"r", "enter")
+        await pilot.pause()
+        assert app.main.pane.table.filter == "far"
+
+
 async def test_keys_that_come_after_enter_are_none_of_the_order(scenarios, open_app) -> None:
     app = open_app(scenarios.up())
     async with app.run_test() as pilot:
