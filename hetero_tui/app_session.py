@@ -136,12 +136,15 @@ class AppSession(Session):
             await asyncio.sleep(pause)
             if self.busy:
                 continue
-            for name in silent:
-                with suppress(HostError, TimeoutError):
-                    async with asyncio.timeout(deadlines.CONNECT):
-                        await self._fleet.transports[name].connect()
-                    async with self._operation:
-                        await self._fleet.look_at(name)
+            await asyncio.gather(*(self._ask(name) for name in silent))
+
+    async def _ask(self, name: str) -> None:
+        """Look at a host that was silent, if it answers now; the silence of others does not hold it up."""
+        with suppress(HostError, TimeoutError):
+            async with asyncio.timeout(deadlines.CONNECT):
+                await self._fleet.transports[name].connect()
+            async with self._operation:
+                await self._fleet.look_at(name)
 
     def _is_away(self, name: str) -> bool:
         host = self.state.host(name)

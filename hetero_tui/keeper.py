@@ -102,6 +102,8 @@ class Keeper:
             self._holder.cancel()
         with self._working(word, first=word != ASKING and STOPPING not in self._under_way):
             async with self._operation:
+                if word not in (STOPPING, ASKING) and STOPPING in self._under_way:  # it came before the teardown
+                    raise TakenDown(f"the teardown ended this: {word}", step="down")
                 self._holder = this = asyncio.current_task()
                 try:
                     yield

@@ -296,20 +296,20 @@ class State:
     def listed_runs(self) -> tuple[protocol.RunSummary, ...] | None:
         """The runs that the hosts listed, with the current state of the one on the screen; None: not listed yet."""
         shown, runs = self.run, self.runs
-        if shown is None or runs is None or not shown.step or shown.behind is not None:
+        if shown is None or runs is None or shown.behind is not None:
             return runs
-        losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
-        now: dict[str, Any] = {
-            "state": shown.state,
-            "step": shown.step,
-            "loss": shown.loss,
-            "started": shown.started and self.here(shown.started),
-            "ended": shown.ended and self.here(shown.ended),
-            "away_s": shown.away_seconds,
-            "curve": tuple(loss for _, loss in losses),
-            "iterations": shown.iterations,
-            "parameters": shown.parameters,
-        }
+        now: dict[str, Any] = {"state": shown.state, "ended": shown.ended and self.here(shown.ended)}
+        if shown.step:  # until then, and as long as a resumed run is read again, the list knows more
+            losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
+            now |= {
+                "step": shown.step,
+                "loss": shown.loss,
+                "started": shown.started and self.here(shown.started),
+                "away_s": shown.away_seconds,
+                "curve": tuple(loss for _, loss in losses),
+                "iterations": shown.iterations,
+                "parameters": shown.parameters,
+            }
         return tuple(replace(run, **now) if run.id == shown.run else run for run in runs)
 
     def host(self, name: str) -> HostView | None:

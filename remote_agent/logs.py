@@ -30,6 +30,9 @@ from remote_agent.stream import LineStream, StreamClosed
 MAX_BYTES = 8 << 20
 """Of the end of a log that are read: Ray's own are large in a cluster that is up for months."""
 
+MAX_LENGTH = 20_000
+"""Characters of a line that are handed on: what a process writes past Python's own streams may have no end."""
+
 _AT_ONCE = 1000
 """Lines that are handed on at a time."""
 
@@ -92,7 +95,7 @@ class Tail:
                 lines = (line.decode("utf-8", "replace") for line in whole)
                 for moment, text in self._log.read(lines, self._before, status.st_mtime):
                     self._before = moment
-                    yield LogLine(time=moment, process=self._log.process, line=text)
+                    yield LogLine(time=moment, process=self._log.process, line=text[:MAX_LENGTH])
 
 
 class Reader:

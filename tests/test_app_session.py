@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hetero_tui import events
+from hetero_tui import deadlines, events
 from hetero_tui.app_session import AppSession
 from hetero_tui.errors import HostError, RunError, Unreachable
+from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import shell_command
 from remote_agent import protocol
@@ -58,6 +60,33 @@ async def test_that_a_machine_is_unreachable_is_not_told_again_by_its_logs(
         session.emit(events.HostLost(time=1.0, host="nas", cause="no answer"))
         assert [line async for line in session.logs(None, "")] == []
         assert [line.text.split(":")[0] for line in session.state.log] == ["nas is unreachable", "mercer"]
+
+
+async def test_a_machine_that_answers_again_does_not_wait_for_those_that_are_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+
+    async def silent() -> None:
+        await asyncio.Event().wait()
+
+    async def answers() -> None:
+        pass
+
+    async def look_at(name: str) -> None:
+        assert name == "nas"
+        looked.set()
+
+    monkeypatch.setattr(deadlines, "reconnect_pauses", lambda: itertools.repeat(0.0))
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        for host, connect in (("mercer", silent), ("nas", answers)):
+            monkeypatch.setattr(session._fleet.transports[host], "connect", connect)
+            session.emit(events.HostLost(time=1.0, host=host, cause="no answer"))
+        monkeypatch.setattr(session._fleet, "look_at", look_at)
+        silence = Unreachable("", "no answer", step="connect")
+        session._fleet.probed = tuple(Probed(host=host, error=silence) for host in ("mercer", "nas"))
+        session._asking = asyncio.create_task(session._ask_again())
+        await asyncio.wait_for(looked.wait(), 5)
 
 
 async def test_a_run_that_another_terminal_starts_is_seen_whatever_was_done_here_before(

@@ -755,6 +755,9 @@ def test_the_listed_runs_are_as_the_run_on_the_screen_stands_now() -> None:
     assert [(run.state, run.step, run.loss, run.iterations) for run in on.listed_runs or ()] == [
         (RunState.RUNNING, 1, 2.0, 100)
     ]
+    failed = protocol.RunFailed(seq=2, time=97.0, step=0, host="mercer", cause="no memory", hint="")
+    over = run_of(started(), failed, start=begun)
+    assert [(run.state, run.ended) for run in over.listed_runs or ()] == [(RunState.FAILED, 97.0)], "before a step"
 
 
 def test_a_cluster_none_of_whose_hosts_answers_is_not_called_down() -> None:

@@ -84,6 +84,31 @@ async def test_a_teardown_ends_what_is_under_way_and_says_so(session: Session) -
         assert len(session.state.log) == said, "nothing was under way"
 
 
+async def test_a_teardown_does_not_wait_for_what_waits_before_it(session: Session) -> None:
+    """Two hosts that are back are taken in one after the other."""
+    async with session:
+
+        async def start(begun: asyncio.Event) -> None:
+            async with session._exclusively("starting"):
+                begun.set()
+                await asyncio.Event().wait()
+
+        async def stop() -> None:
+            async with session._exclusively("stopping"):
+                pass
+
+        begun = asyncio.Event()
+        first = asyncio.create_task(start(begun))
+        await begun.wait()
+        second = asyncio.create_task(start(asyncio.Event()))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await stop()
+        for ended in (first, second):
+            with pytest.raises(TakenDown, match="the teardown ended this: starting"):
+                await ended
+
+
 async def test_an_operation_that_its_own_caller_ends_is_not_said_to_be_ended_by_a_teardown(session: Session) -> None:
     async with session:
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import fcntl
+import os
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from hetero_tui import deadlines
@@ -56,15 +58,20 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
 async def _bring(
     transport: Transport, cluster: str, words: tuple[str, ...], found: protocol.Exported, path: Path, *, is_single: bool
 ) -> None:
-    """Write the files of an export to ``path``; raises as :func:`fetch_weights` does."""
+    """Write the files of an export to ``path``, all at once when all are here; raises as :func:`fetch_weights` does.
+
+    Two exports to one place would else leave some files of each there, and so would one that is ended.
+    """
     if not is_single:
         refuse_others(path, found.files)
-    for name, size in found.files.items():
-        if not _NAME.fullmatch(name):
-            raise agent.refused(transport.host, protocol.ProtocolError(f"{name!r} is no file name"), STEP)
-        target = path if is_single else path / name
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        try:
+    drafts: dict[Path, Path] = {}
+    target = path
+    try:
+        for name, size in found.files.items():
+            if not _NAME.fullmatch(name):
+                raise agent.refused(transport.host, protocol.ProtocolError(f"{name!r} is no file name"), STEP)
+            target = path if is_single else path / name
+            drafts[target] = draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
             target.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("xb") as file:
                 async with agent.follow(transport, cluster, "weights", *words, "--read", name, step=STEP) as lines:
@@ -72,14 +79,28 @@ async def _bring(
                         file.write(base64.b64decode(line.raw, validate=True))
             if draft.stat().st_size != size:
                 raise CommandFailed(transport.host, f"{name} came cut off", step=STEP, hint="export it again")
-            draft.replace(target)
-        except binascii.Error:
-            raise agent.refused(transport.host, protocol.ProtocolError(f"{name} is no base64"), STEP) from None
-        except OSError as error:
-            hint = "name another place with --output"
-            raise UsageError(f"{target} can't be written: {error.strerror}", step=STEP, hint=hint) from None
-        finally:
+        with _locked(path.parent if is_single else path):
+            for target, draft in drafts.items():
+                draft.replace(target)
+    except binascii.Error:
+        raise agent.refused(transport.host, protocol.ProtocolError("a file is no base64"), STEP) from None
+    except OSError as error:
+        hint = "name another place with --output"
+        raise UsageError(f"{target} can't be written: {error.strerror}", step=STEP, hint=hint) from None
+    finally:
+        for draft in drafts.values():
             draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other export moves its files to this folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def refuse_others(folder: Path, names: Collection[str]) -> None:

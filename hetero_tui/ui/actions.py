@@ -1,101 +1,25 @@
-"""Implements the keys' actions: each checks whether it makes sense now, asks if needed, and starts an operation."""
+"""Implements the keys that change runs and the cluster: each checks whether it makes sense now, asks, and begins."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual.app import App
-from textual.widgets import Input
-
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.state import RunView
-from hetero_tui.ui import format as fmt
 from hetero_tui.ui import guards, outside
-from hetero_tui.ui.keys import ASKING, FAULTS, FLEET, LOGS, RUN, RUNS, Key
-from hetero_tui.ui.operations import Operations
-from hetero_tui.ui.screens.main import MainScreen
-from hetero_tui.ui.view import View
-from hetero_tui.ui.views.pane import Pane
+from hetero_tui.ui.keys import RUNS
+from hetero_tui.ui.view_actions import ViewActions
 
 if TYPE_CHECKING:
-    from hetero_tui.intents import Intents
     from hetero_tui.ui.screens.train import TrainOrder
 
 T = TypeVar("T")
 
 
-class Actions(App[None]):
+class Actions(ViewActions):
     """The actions, in the order of the keys; :class:`hetero_tui.ui.app.HeteroApp` says when the screens are drawn."""
 
-    main: MainScreen
-    farewell: str
-    _intents: Intents
-    _operations: Operations
-    _keys: tuple[Key, ...]
-    _allowed: tuple[Key, ...]
-    _more_keys: tuple[Key, ...]
-    _opened: RunView | None
     _chaos: Callable[[], Awaitable[None]] | None
-
-    def view(self) -> View:
-        """The input of one frame."""
-        raise NotImplementedError
-
-    def redraw(self) -> None:
-        """Draw what changed."""
-        raise NotImplementedError
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A key does what it says in the views that it is for, and nothing where something is typed."""
-        if action in ASKING and (self.screen is not self.main or isinstance(self.focused, Input)):
-            return False
-        key = next((key for key in self._keys if key.action == action), None)
-        if key is not None and self.screen is self.main and self.main.number not in key.views:
-            return False
-        if key is not None and not any(key.action == other.action for other in self._allowed_here()):
-            recorded = "This is a recording: its machines can't be asked for more."
-            self._say("This app only shows: nothing on the machines is changed." if key.changes else recorded)
-            return False
-        return super().check_action(action, parameters)
-
-    def _allowed_here(self) -> tuple[Key, ...]:
-        """The keys that this app allows in the view that is shown."""
-        return tuple(key for key in (*self._allowed, *self._more_keys) if self.main.number in key.views)
-
-    async def action_view(self, number: int) -> None:
-        if self.screen is not self.main:
-            return
-        await self.main.show_pane(number)
-        if number == RUNS and not self._intents.busy and self._intents.state.hosts:
-            self._operations.begin("list runs", self._intents.list_runs)
-        if number == LOGS:
-            self._read_logs("", "")
-
-    def action_help(self) -> None:
-        from hetero_tui.ui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(self.view))
-
-    async def action_open(self) -> None:
-        """All of the marked host; or the marked run, from its record."""
-        if self.main.number == RUNS:
-            marked = self._marked()
-            if marked is not None:
-                self._operations.begin("read run", lambda: self._open_run(marked))
-            return
-        from hetero_tui.ui.screens.host import HostScreen
-
-        host = self.main.hosts.rows.marked
-        if host is None:
-            self._say("There is no machine to look at.")
-        else:
-            self.push_screen(HostScreen(self.view, host))
-
-    async def _open_run(self, run: str) -> None:
-        live = self._intents.state.run
-        self._opened = None if live is not None and live.run == run else await self._intents.read_run(run)
-        await self.main.show_pane(RUN)
 
     def action_probe(self) -> None:
         if not self._refused(guards.PROBE):
@@ -185,23 +109,6 @@ class Actions(App[None]):
         else:
             self._operations.begin("bring back", lambda: self._intents.bring_back(host))
 
-    def _marked(self) -> str | None:
-        """What is marked in this view."""
-        return self.main.pane.table.rows.marked if self.main.pane.table is not None else None
-
-    def _meant_run(self) -> str | None:
-        """The run that a key is about: the marked one in the list of them, in other views the one that is shown."""
-        shown = self.view().run
-        return self._marked() if self.main.number == RUNS else shown.run if shown is not None else None
-
-    def _meant_host(self) -> str | None:
-        """The marked host, or that of the marked fault."""
-        marked = self._marked()
-        run = self.view().run
-        if self.main.number == FAULTS and run is not None and marked is not None:
-            return next((fault.host for fault in run.faults if str(fault.number) == marked), None)
-        return marked if self.main.number == FLEET else None
-
     def action_shell(self) -> None:
         host = self.main.hosts.rows.marked
         if host is None:
@@ -215,75 +122,6 @@ class Actions(App[None]):
         error = await outside.run(self, command)
         if error:
             self._say(said.format(error))
-
-    async def action_logs(self) -> None:
-        """The log of the marked host, run, or fault's host."""
-        run, host = self._meant_run() or "", self._meant_host() or ""
-        await self.main.show_pane(LOGS)
-        self._read_logs(run, host, anew=True)
-
-    def _read_logs(self, run: str, host: str, *, anew: bool = False) -> None:
-        """Have the log's view filled: with what is asked for, else with the run on the screen.
-
-        What is there stays as long as it is whole: a read that failed begins anew, so does one whose run goes on again.
-        """
-        from hetero_tui.ui.views.logs import ENDED, READING, LogsPane
-
-        pane = self.main.pane
-        assert isinstance(pane, LogsPane)
-        shown = self.view().run
-        run = run or (shown.run if shown is not None else "") or pane.run
-        if not run and self._intents.state.runs:
-            run = self._intents.state.runs[-1].id
-        host = host if anew or run != pane.run else pane.host
-        live = self._intents.state.run
-        is_whole = pane.reading == READING or (
-            pane.reading == ENDED and (live is None or live.run != run or live.state.final)
-        )
-        if (run, host) == (pane.run, pane.host) and is_whole:
-            return
-        pane.begin(run, host)
-        self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
-
-    async def _follow_logs(self, pane: Any, run: str, host: str) -> None:
-        try:
-            async for entry in self._intents.logs(run or None, host):
-                pane.add(entry)
-        except HeteroTuiError as error:
-            pane.end(str(error))
-        except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
-            self._operations.report_bug("reading logs", mistake)
-            pane.end("a bug in hetero-tui")
-        else:
-            pane.end()
-
-    def action_filter(self) -> None:
-        from hetero_tui.ui.views.logs import LogsPane
-
-        pane = self.main.pane
-        if isinstance(pane, LogsPane):
-            pane.start_filter()
-        elif pane.table is None or not pane.table.rows.lines:
-            self._say(
-                "There are no machines to filter." if self.main.number == FLEET else "There is nothing to filter."
-            )
-        else:
-            pane.table.start_filter()
-
-    def action_sort(self) -> None:
-        table = self.main.pane.table
-        if table is None or not table.orders:
-            self._say("There is nothing to sort here.")
-        else:
-            table.sort_next()
-            self.redraw()
-
-    def action_copy(self) -> None:
-        copied = self.main.pane.copied
-        if copied:
-            self.copy_to_clipboard(copied)
-        lines = copied.count("\n") + 1
-        self._say(f"Copied {fmt.plural(lines, 'line')}." if copied else "There is nothing to copy.")
 
     def action_teardown(self) -> None:
         from hetero_tui.ui.screens.teardown import TeardownScreen
@@ -318,72 +156,9 @@ class Actions(App[None]):
                 dialog.finish(report, failure)
         return report
 
-    # --- Of one view --------------------------------------------------------------------------------------------------
-
-    def action_scale(self) -> None:
-        self._toggle("is_logarithmic")
-
-    def action_smooth(self) -> None:
-        self._toggle("is_smooth")
-
-    def action_follow(self) -> None:
-        self._toggle("follows")
-
-    def action_zoom(self) -> None:
-        pane: Any = self.main.pane
-        pane.zoom = (pane.zoom + 1) % 3
-        self.redraw()
-
-    def _toggle(self, name: str) -> None:
-        pane: Pane = self.main.pane
-        setattr(pane, name, not getattr(pane, name))
-        self.redraw()
-
-    def action_source(self) -> None:
-        pane: Any = self.main.pane
-        pane.next_source()
-        self.redraw()
-
-    def action_mark(self) -> None:
-        pane: Any = self.main.pane
-        pane.choose()
-        self.redraw()
-
-    def action_compare(self) -> None:
-        pane: Any = self.main.pane
-        if len(pane.chosen) != 2:
-            self._say("Mark two runs with space first.")
-        else:
-            self._operations.begin("compare", lambda: self._compare(pane))
-
-    async def _compare(self, pane: Any) -> None:
-        pane.compared = tuple([await self._intents.read_run(run) for run in pane.chosen])
-
-    def action_save(self) -> None:
-        pane: Any = self.main.pane
-        self._operations.begin("save", lambda: self._save(f"{pane.run or 'hetero-tui'}.log", pane.copied))
-
-    async def _save(self, name: str, text: str) -> None:
-        self._say(f"Written to {await self._intents.save(name, text)}")
-
     def action_chaos(self) -> None:
         if self._chaos is not None:
             self._operations.begin("chaos", self._chaos)
-
-    async def action_show_all(self) -> None:
-        """Escape: out of the filter's field, then to all entries, then from a view back to the fleet."""
-        pane = self.main.pane
-        end: Any = pane if hasattr(pane, "end_filter") else pane.table
-        if end is not None and (end.filter or isinstance(self.focused, Input)):
-            end.end_filter(keep=False)
-        elif self._opened is not None and self.main.number != FLEET:
-            self._opened = None
-            await self.main.show_pane(RUNS)
-        elif self.main.number != FLEET:
-            await self.main.show_pane(FLEET)
-        else:
-            pane.focus_first()
-        self.redraw()
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
@@ -393,6 +168,3 @@ class Actions(App[None]):
         if reason is not None:
             self._say(reason)
         return reason is not None
-
-    def _say(self, words: str) -> None:
-        self.notify(words, markup=False)

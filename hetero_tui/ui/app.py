@@ -78,7 +78,9 @@ class HeteroApp(MachineActions):
     """Whether a recording is shown, in which nothing can be asked for."""
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+q,ctrl+c", "detach", show=False),
+        Binding("q", "detach", show=False),
+        Binding("ctrl+q", "detach", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+p", "command_palette", show=False),
         Binding("escape", "show_all", show=False),
         *(Binding(str(number), f"view({number})", show=False) for number in VIEWS),
@@ -243,11 +245,22 @@ class HeteroApp(MachineActions):
     async def action_quit(self) -> None:
         self.action_detach()
 
+    def action_interrupt(self) -> None:
+        """Leave, from a dialog too; with selected text the key copies that, as in other programs."""
+        selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
+        if selected:
+            self.copy_to_clipboard(selected)
+            self._say("The selected text is copied; ctrl+q leaves.")
+        else:
+            self.action_detach()
+
     def action_detach(self) -> None:
         """Leave; asks first if that cuts something off. :attr:`farewell` is printed where the screen was."""
         from hetero_tui.ui.screens.leave import LeaveScreen
 
-        if self._quit_key is not QUIT:
+        if isinstance(self.screen, LeaveScreen):
+            self.screen.dismiss(True)  # the same key again is the answer
+        elif self._quit_key is not QUIT:
             self.exit()
         elif half_way(self._intents.busy):
             self.push_screen(LeaveScreen(self.view), lambda leaves: self._leave() if leaves else None)
@@ -377,8 +390,9 @@ class HeteroApp(MachineActions):
             had = bool(self._intents.state.hosts)
             if not await self._open_anew():
                 if had:
-                    self._say(f"The inventory has mistakes, and the machines stay as they were: {self._mistakes[0]}")
+                    mistakes = "; ".join(self._mistakes)
+                    self._tell(f"The inventory has mistakes, and the machines stay as they were: {mistakes}", Level.BAD)
                 continue
-            self._say("The inventory was read again.")
+            self._tell("The inventory was read again.", Level.GOOD)
             if self._intents.state.hosts:
                 await self._operations.carry_out("probe", self._intents.probe)

@@ -146,8 +146,11 @@ def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
         case _ if host.state in _TRANSIENT and host.since is not None:
             waited = now - host.since
             return (f"{word} {fmt.duration(waited)}" if waited >= _WORTH_A_NUMBER else word,)
+        case _ if host.detail and host.state in _WITH_REASON:
+            why = (f"{word} ({key_of('open')}: why)",) if key_of("open") else ()
+            return (f"{word}: {host.detail}", *why, word)
         case _:
-            return (f"{word}: {host.detail}" if host.detail and host.state in _WITH_REASON else word,)
+            return (word,)
 
 
 def header_line(columns: Columns, palette: Palette) -> Text:

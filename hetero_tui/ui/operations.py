@@ -54,7 +54,7 @@ class Operations:
         except HeteroTuiError as error:
             self.failure = str(error)
             if not any(_same(line.text, _one_line(self.failure)) for line in self._log()[-_NEWEST:]):
-                self._note(self.failure)
+                self.note(self.failure)
             self._toast(self.failure, f"{what} failed")
             return False
         except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
@@ -71,11 +71,12 @@ class Operations:
             return
         self._last_bug = said
         _logger.error("a bug in hetero-tui while %s", what, exc_info=mistake)
-        self._note(said)
+        self.note(said)
         self._toast(said, "This should not happen")
 
-    def _note(self, text: str) -> None:
-        line = LogLine(time=self._now(), level=Level.BAD, text=_one_line(text))
+    def note(self, text: str, level: Level = Level.BAD) -> None:
+        """A line of the screens' own in the log."""
+        line = LogLine(time=self._now(), level=level, text=_one_line(text))
         self.notes = (*self.notes[-(_NOTES - 1) :], line)
 
     def _toast(self, said: str, title: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent.log_lines import rays_errors, stamp, stamped
-from remote_agent.logs import Reader
+from remote_agent.logs import MAX_LENGTH, Reader
 from remote_agent.protocol import LogLine, decode
 
 RUN = "digits-1"
@@ -72,6 +72,15 @@ def test_all_logs_of_a_run_are_merged_by_time_and_what_is_not_its_own_only_while
         (25, "supervisor", "Ray ended"),
         (26, "raylet", f"[{local(26)},000 E 7 7] (raylet) node.cc:2: bad"),
         (30, "coordinator", "worker_lost"),
+    ]
+
+
+def test_a_line_without_end_is_cut_and_those_around_it_are_shown(tmp_path: Path) -> None:
+    own(tmp_path, "cpu", f"{stamp(1)} a", f"{stamp(2)} {'x' * 5_000_000}", f"{stamp(3)} c")
+    assert [(at, text[:1], len(text)) for at, _, text in shown(Reader(tmp_path, RUN, 0.0, 50.0))] == [
+        (1, "a", 1),
+        (2, "x", MAX_LENGTH),
+        (3, "c", 1),
     ]
 
 

@@ -180,6 +180,13 @@ async def test_teardown_asks_first_and_its_default_answer_changes_nothing(scenar
         assert app.intents.asked == []
 
 
+async def test_a_teardown_says_that_it_ends_what_is_under_way(scenarios, open_app) -> None:
+    app = open_app(scenarios.fresh(), session={"busy": "starting"})
+    async with app.run_test() as pilot:
+        await pilot.press("D")
+        assert "Under way  starting, which ends first" in dialog_text(app)
+
+
 async def test_teardown_shows_each_host_while_it_goes_on_and_then_what_is_left(scenarios, open_app) -> None:
     gate = asyncio.Event()
     app = open_app(scenarios.training(), session={"gate": gate})
@@ -230,7 +237,8 @@ async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, o
         assert app.intents.asked == [("accept", "macbook", scenarios.FINGERPRINT), ("probe",)]
 
 
-async def test_every_dialog_closes_with_escape(scenarios, open_app) -> None:
+@pytest.mark.parametrize("closing", ["escape", "q"])
+async def test_every_dialog_closes_with_escape_and_without_a_field_with_q(closing, scenarios, open_app) -> None:
     for state, key, kind in [
         ("training", "question_mark", HelpScreen),
         ("training", "enter", HostScreen),
@@ -242,8 +250,27 @@ async def test_every_dialog_closes_with_escape(scenarios, open_app) -> None:
         async with app.run_test() as pilot:
             await pilot.press(key)
             assert isinstance(app.screen, kind)
-            await pilot.press("escape")
-            assert isinstance(app.screen, MainScreen)
+            await pilot.press(closing)
+            assert isinstance(app.screen, TrainScreen if closing == "q" and kind is TrainScreen else MainScreen)
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+@pytest.mark.parametrize("opening", [("question_mark",), ("D",), ("colon",), ("slash", "q"), ("t", "tab")])
+async def test_the_keys_that_end_a_program_leave_from_anywhere(opening, key, scenarios, open_app) -> None:
+    app = open_app(scenarios.up() if opening[0] == "t" else scenarios.training())
+    async with app.run_test() as pilot:
+        await pilot.press(*opening)
+        await pilot.press(key)
+        assert app._exit
+
+
+async def test_selected_text_is_copied_by_the_key_that_leaves_otherwise(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("slash", *"fast", "shift+home", "ctrl+c")
+        assert app.clipboard == "fast"
+        assert toasts(app) == ["The selected text is copied; ctrl+q leaves."]
+        assert not app._exit
 
 
 async def test_an_error_of_the_session_is_a_toast_and_a_line_in_the_log(scenarios, open_app) -> None:
@@ -536,6 +563,19 @@ async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(
         assert app.screen.focused.id == "settings"
 
 
+async def test_a_correction_is_made_where_it_was_typed_however_late_the_keys_come(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "tab")
+        type_ahead(app, *"siz", "backspace", *"ed", "home", "x", "delete")
+        await pilot.pause()
+        assert app.screen.query_one("#settings", Input).value == "xied"
+        await pilot.press("escape", "slash")
+        type_ahead(app, *"fast", "backspace", "backspace", *"r", "enter")
+        await pilot.pause()
+        assert app.main.pane.table.filter == "far"
+
+
 async def test_keys_that_come_after_enter_are_none_of_the_order(scenarios, open_app) -> None:
     app = open_app(scenarios.up())
     async with app.run_test() as pilot:
@@ -601,7 +641,7 @@ async def test_leaving_asks_first_where_it_cuts_off_what_changes_machines(busy, 
         await pilot.press("enter")
         assert isinstance(app.screen, MainScreen)
         assert app.is_running
-        await pilot.press("q", "q")
+        await pilot.press("q", "q" if busy == "stopping" else "ctrl+c")
     assert app.farewell.startswith(f"Interrupted while {busy}: `hetero-tui ")
 
 

@@ -49,7 +49,7 @@ def test_every_line_is_exactly_as_wide_as_the_titles(width, scenarios) -> None:
         assert {line.cell_len for line in lines} == {wide}
 
 
-KEYS = {"key": "k", "bring_back": "b"}
+KEYS = {"key": "k", "bring_back": "b", "open": "enter"}
 
 
 def line(state, name: str, now: float, width: int = 194) -> str:
@@ -94,6 +94,8 @@ def test_a_simulated_machine_always_says_so(scenarios) -> None:
 def test_the_reason_stands_beside_a_state_that_needs_a_hand(scenarios) -> None:
     assert "▲ unfit: Ray and torch are missing" in line(scenarios.probed(), "nas", scenarios.NOW)
     assert "✕ new key: press k" in line(scenarios.probed(), "macbook", scenarios.NOW)
+    nas = scenarios.probed().host("nas")
+    assert cells.state_words(nas, scenarios.NOW, 20, KEYS.__getitem__) == "unfit (enter: why)", "no room for it"
 
 
 def test_a_state_that_passes_says_for_how_long(scenarios) -> None:

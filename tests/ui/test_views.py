@@ -356,6 +356,8 @@ async def test_logs_are_searched_paused_saved_and_shown_of_one_host_and_kind(sce
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("6")
         await app.workers.wait_for_complete()
+        await pilot.press("slash", *"zzz", "enter", "w", "escape")
+        assert [toast.message for toast in app._notifications] == ["There is nothing to save."]
         app.redraw()
         assert "Traceback (most recent call last):" in text_of(app)
         assert "ValueError: labels out of range [red]7[/red]" in text_of(app)
@@ -561,6 +563,10 @@ async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_d
         await pilot.pause()
         assert "mercer" in app.main.hosts.rows.text
         assert "the machines stay as they were: line 1: gone" in toasts(app)[-1]
+        assert [line.text.partition(",")[0] for line in app.view().notes] == [
+            *["The inventory was read again."] * 2,
+            "The inventory has mistakes",
+        ], "a user may look elsewhere meanwhile"
         await pilot.press("ctrl+c")
     assert app.return_code == 0
 

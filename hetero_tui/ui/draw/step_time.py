@@ -74,7 +74,7 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
 
 def _word_of(worker: WorkerView, *, is_over: bool, staged: bool) -> str:
     if not worker.alive:
-        lost = "coming back" if worker.is_coming else "lost, comes back by itself"
+        lost = "coming back" if worker.is_coming else "lost, tried again by itself"
         lost = "was away at the end" if is_over else lost
         return "drained" if worker.drained else lost
     if worker.is_coming:

@@ -43,6 +43,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
+        Binding("q", "close", show=False),
         Binding("tab", "next_field(1)", show=False, priority=True),
         Binding("shift+tab", "next_field(-1)", show=False, priority=True),
         Binding("left", "app.focus_previous", show=False),
@@ -135,6 +136,15 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#body").scroll_relative(y=by, animate=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A letter is for a field, where there is one or may be one in a moment."""
+        if action == "close" and (not self._has_fields or self.query(Input)):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_close(self) -> None:
+        self.action_leave()
 
     def action_leave(self) -> None:
         self.dismiss(None)

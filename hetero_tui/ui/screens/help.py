@@ -15,7 +15,8 @@ from hetero_tui.ui.screens.dialog import Dialog
 from hetero_tui.ui.view import View
 
 _MOVE = Key(code="↑ ↓", action="", help="Choose a line; after tab, scroll the events")
-_VIEWS = Key(code=f"1 - {max(VIEWS)}", action="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back")
+_WAYS = f"The views: {', '.join(VIEWS.values())}; esc goes back, and closes a dialog, as q does"
+_VIEWS = Key(code=f"1 - {max(VIEWS)}", action="", help=_WAYS)
 _INDENT = 8
 
 

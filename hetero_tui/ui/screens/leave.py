@@ -18,7 +18,7 @@ from hetero_tui.ui.view import View
 class LeaveScreen(Dialog[bool]):
     """Answers True when the app is to be left all the same."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,ctrl+q,ctrl+c", "detach", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "detach", show=False)]
 
     def __init__(self, view: Callable[[], View]) -> None:
         super().__init__(view, title="Leave now?")

@@ -10,6 +10,7 @@ from textual.widgets import Button
 
 from hetero_tui.events import Level
 from hetero_tui.intents import TeardownPreview, TeardownReport
+from hetero_tui.interrupted import half_way
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.cells import state_words
@@ -65,12 +66,14 @@ class TeardownScreen(Dialog[None]):
             return report_lines(self._report, width, palette)
         if self._began is not None:
             return progress_lines(view, self._began, palette)
-        return question_lines(self._preview, width, palette)
+        return question_lines(self._preview, width, palette, view.busy)
 
 
-def question_lines(preview: TeardownPreview, width: int, palette: Palette) -> list[Text]:
-    """What a teardown would do."""
+def question_lines(preview: TeardownPreview, width: int, palette: Palette, busy: str = "") -> list[Text]:
+    """What a teardown would do; ``busy`` is the operation under way."""
     paragraphs: list[Paragraph] = []
+    if half_way(busy):
+        paragraphs.append(("Under way", f"{busy}, which ends first", palette.warning))
     if preview.running:
         paragraphs.append(("Running", preview.running, palette.warning))
     for index, stop in enumerate(preview.stops):

@@ -21,6 +21,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, Pane
+from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 
 KEPT = 5000
@@ -70,7 +71,7 @@ class LogsPane(Pane):
         self._count = 0
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="words to look for", id="search", compact=True)
+        yield Field(placeholder="words to look for", id="search", compact=True)
         yield LogPanel(id="log", classes="panel")
 
     def on_mount(self) -> None:

@@ -17,6 +17,7 @@ from textual.strip import Strip
 from textual.widgets import Input
 
 from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 
 CURSOR = 2
@@ -208,7 +209,7 @@ class Table(Vertical):
         existing = self.query("#filter")
         field = existing.first(Input) if existing else None
         if field is None:
-            field = Input(value=self.filter, placeholder="words to look for", id="filter", compact=True)
+            field = Field(value=self.filter, placeholder="words to look for", id="filter", compact=True)
             self.query_one("#titles").display = False
             self.mount(field, before=0)
         self.screen.set_focus(field)  # now: the next key is for it

@@ -17,9 +17,9 @@ def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios)
     run = scenarios.training().run
     times = recent_times(run)
     assert [(entry.label, entry.word) for entry in times] == [
-        ("mercer", ""), ("crosby", ""), ("macbook", ""), ("nas", "lost, comes back by itself"),
+        ("mercer", ""), ("crosby", ""), ("macbook", ""), ("nas", "lost, tried again by itself"),
     ]  # fmt: skip
-    assert "nas        -  lost, comes back by itself" in [line.plain for line in step_time_lines(times, 60, 6, DARK)]
+    assert "nas        -  lost, tried again by itself" in [line.plain for line in step_time_lines(times, 60, 6, DARK)]
     steps = [part for step in run.recent for part in step.workers if part.host == "mercer"]
     assert abs(times[0].parts[0] - sum(part.compute_s for part in steps) / len(steps)) < 1e-9
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
@@ -38,7 +38,7 @@ def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None
         recent_times(replace(run, state=state, workers=(worker,)))[0].word
         for state in (RunState.RUNNING, RunState.FINISHED)
     ]
-    assert words == ["lost, comes back by itself", "was away at the end"]
+    assert words == ["lost, tried again by itself", "was away at the end"]
 
 
 def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:
