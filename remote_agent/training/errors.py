@@ -116,7 +116,8 @@ class LossNotFinite(TrainingError):
         if weights:
             return cls(
                 f"the loss is {loss} in {where}; the weights are finite",
-                hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
+                hint="lower the learning rate, or look for a division by zero, a logarithm of zero or a mean over"
+                " nothing in the loss: a device has a part of the batch, in which none may count; return (sum, weight)",
             )
         return cls(
             f"the weights are not finite: a gradient of the step before was not; the loss is {loss} in {where}",

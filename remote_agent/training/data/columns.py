@@ -109,7 +109,7 @@ def column(name: str, given: Any) -> Tensor:
         array = np.asarray(array)
     except ValueError:  # lists of several lengths
         array = np.empty(0, object)
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in _NUMBERS or not array.ndim:
         raise _no_numbers(name, given[0] if isinstance(given, list) else array.flat[0] if array.size else None)
     # A tensor can be written to, and shares no memory with what goes backwards.
     return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
@@ -122,6 +122,9 @@ def named(given: Mapping[str, Any]) -> Columns:
         JobError: they differ in length, or one holds no numbers.
     """
     columns = {str(name): column(f"the column {name!r}", part) for name, part in given.items()}
+    for name, part in given.items():
+        if isinstance(part, list) and columns[name].dtype == torch.float64:  # torch.tensor(part) has the default's
+            columns[name] = columns[name].to(torch.get_default_dtype())
     check_lengths({f"the column {name!r}": part for name, part in columns.items()})
     return Columns(columns)
 
@@ -170,7 +173,7 @@ def _column(name: str, values: Any, indices: Tensor) -> Tensor:
 
 
 def _no_numbers(name: str, first: object) -> JobError:
-    held = "text" if isinstance(first, str | bytes) else f"a {type(first).__name__}"
+    held = "text" if isinstance(first, str | bytes) else f"what is of type {type(first).__name__}"
     if first is None or isinstance(first, list | tuple | dict):
         held = "lists of several lengths, or no numbers"
     return JobError(

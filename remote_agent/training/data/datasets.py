@@ -132,7 +132,7 @@ def as_dataset(data: object) -> Any:
         return columns.named({name: table[name] for name in table.columns})
     if columns.is_column(data):
         return columns.column("the data", data)
-    if isinstance(data, Mapping) and data and all(map(columns.is_column, data.values())):
+    if isinstance(data, Mapping) and data and all(isinstance(name, str) for name in data):  # no sample has a name
         return columns.named(data)
     if isinstance(data, tuple) and _are_columns(data):
         parts = {f"part {number} of the tuple": part for number, part in enumerate(data, start=1)}

@@ -53,7 +53,14 @@ def test_inputs_and_targets(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{"x": X, "y": Y}, {"x": torch.from_numpy(X), "y": Y}, hugging_face(), hugging_face().with_format("numpy")]
+    "data",
+    [
+        {"x": X, "y": Y},
+        {"x": torch.from_numpy(X), "y": Y},
+        {"x": X.tolist(), "y": Y.tolist()},
+        hugging_face(),
+        hugging_face().with_format("numpy"),
+    ],
 )
 def test_a_batch_of_named_columns_is_a_dictionary(data: Any) -> None:
     batch = fetched(data)
@@ -63,6 +70,14 @@ def test_a_batch_of_named_columns_is_a_dictionary(data: Any) -> None:
     assert batch["y"].tolist() == [4, 1]
     sample = datasets.as_dataset(data)[4]
     assert (sample["x"].tolist(), int(sample["y"])) == ([8, 9], 4)
+
+
+@pytest.mark.parametrize(
+    ("part", "held"), [("a text", "text"), (["a", "b"], "text"), (3, "what is of type int"), ({1: 2}, ".*no numbers")]
+)
+def test_a_dictionary_whose_part_is_no_column_is_refused_by_its_name(part: object, held: str) -> None:
+    with pytest.raises(JobError, match=f"the column 'z' of the data holds {held}"):
+        datasets.as_dataset({"x": X, "z": part})
 
 
 def test_a_table_of_pandas_is_its_columns() -> None:
