@@ -25,6 +25,9 @@ PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
+# Where it is set, every process of the tests would compile the product and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Lint takes one core, and tests wait more than they compute. What lint says is printed once it ends.
 beside_lint = { said=$$($(MAKE) --no-print-directory lint 2>&1); code=$$?; echo; echo "$$said"; exit $$code; } & lint=$$!; \
 	$(1); tests=$$?; wait $$lint || { echo "lint failed: see above" >&2; exit 1; }; exit $$tests

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
     with_ray = {item.path for item in items if item.get_closest_marker("ray")}
-    # What takes long begins first (`--no-loadscope-reorder` keeps this order): short tests fill both lanes to the end.
+    sizes = Counter(item.path for item in items)
+    # What takes long begins first (`--no-loadscope-reorder` keeps this order): short files fill both lanes to the end.
     items.sort(
-        key=lambda item: ("lab" not in item.path.parts, _file(item) not in ONE_AT_A_TIME, item.path not in with_ray)
+        key=lambda item: (
+            "lab" not in item.path.parts,
+            _file(item) not in ONE_AT_A_TIME,
+            item.path not in with_ray,
+            -sizes[item.path],
+        )
     )
 
 

@@ -489,7 +489,9 @@ def said(possible: None) -> Iterator[dict[str, Any]]:
     """What the probe says of each host, and how long it took: so many at once as two cores can serve in time."""
     told: dict[str, Any] = {"lines": [], "hosts": {}, "seconds": 0.0}
     others = [name for name in KINDS if name != "plain"]
-    others.sort(key=lambda name: KINDS[name].status == "unreachable")  # what is waited for in vain is waited for at once
+    others.sort(
+        key=lambda name: KINDS[name].status == "unreachable"
+    )  # what is waited for in vain is waited for at once
     with hosts_of_all_kinds() as lab:
         for begin in range(0, len(others), AT_ONCE):
             began = time.monotonic()

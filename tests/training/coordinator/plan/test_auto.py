@@ -146,7 +146,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-WIDTH, BLOCKS = 2048, 16
+WIDTH, BLOCKS = 1448, 16
 FREE = {}
 
 
