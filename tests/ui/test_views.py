@@ -522,7 +522,7 @@ def test_ascii_stands_for_every_sign_of_ours_one_for_one() -> None:
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:
     changed: asyncio.Queue[None] = asyncio.Queue()
     found: list[object] = [
-        InventoryError("/lab/inventory.yaml", ("there is no such file",)),
+        InventoryError("/lab/inventory.yaml", (f"there is no such file; write {'a line of a few words' * 5} to it",)),
         scenarios.FixedIntents(scenarios.empty(), inventory_path="/lab/inventory.yaml"),
         InventoryError("/lab/inventory.yaml", ("line 3: hots: did you mean hosts?",)),
         scenarios.FixedIntents(scenarios.fresh()),
@@ -544,6 +544,7 @@ async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_d
     async with app.run_test(size=(60, 15)) as pilot:
         await pilot.pause()
         assert "there is no such file" in text_of(app)
+        assert "d  shows it all on this computer" in seen(app), "on a small terminal, too"
         for words in ("", "hots: did you mean hosts?"):
             changed.put_nowait(None)
             await pilot.pause()
