@@ -143,6 +143,12 @@ def test_a_run_that_is_started_again_is_said_to_be_resumed_or_to_recover(scenari
     assert start_title(state) == title
 
 
+def test_a_cluster_that_is_started_after_a_run_has_ended_promises_no_step_of_it(scenarios) -> None:
+    state = replace(scenarios.torn_down(), cluster_phase=Phase(name="cluster", began=scenarios.NOW - 3))
+    said = [line.plain.split()[:2] for line in phases_lines(state, scenarios.NOW, 80, DARK)]
+    assert (start_title(state), said) == ("Start", [["◔", "cluster"]])
+
+
 def test_a_start_that_takes_minutes_is_seen_to_go_on_every_second(scenarios) -> None:
     for later in (60, 61):
         view = scenarios.starting(), scenarios.NOW + later
