@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,9 @@ from hetero_tui.launcher import (
     run_to_end,
 )
 from hetero_tui.narration import Narrator, Output, saying, waiting_for
+
+if TYPE_CHECKING:
+    from hetero_tui.session import Session
 
 application = typer.Typer(
     name="hetero-tui",
@@ -93,9 +96,12 @@ def demo(
     in_app = not (as_json or plain) and on_a_terminal()
 
     async def whole() -> int:
-        async with demo_fleet(log_errors=in_app) as fleet:
+        shown: list[Session] = []  # whose words are printed: none while the app has the terminal
+        waits = saying(output, lambda: "".join(waiting_for(session.state) for session in shown))
+        async with waits, demo_fleet(log_errors=in_app) as fleet:
             session = fleet.session
             if not in_app:
+                shown.append(session)
                 session.subscribe(Narrator(output))
             if chaos:
                 await fleet.chaos.toggle()
@@ -116,10 +122,10 @@ def demo(
                 await app.run_async()
                 code = app.return_code or DONE
                 output.say("tearing the demo down ...")
+                shown.append(session)
             else:
-                async with saying(output, lambda: waiting_for(session.state)):
-                    await session.up()
-                    code = await commanding.follow(session, output, await session.launch(order), demo=True)
+                await session.up()
+                code = await commanding.follow(session, output, await session.launch(order), demo=True)
         assert fleet.report is not None
         clean = "the demo is taken down: no process, port or folder of it is left"
         return commanding.report_leftovers(output, fleet.report, clean) or code

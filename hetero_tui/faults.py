@@ -184,8 +184,11 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
     Where a lost worker sent it back, the first step beyond the furthest one tells for how long.
     """
     done, back = f"resumed on {event.host} after step {event.step:,}", _back(run, event)
-    found = []
-    for fault in run.faults:
+    known, found = run.faults, []
+    if _is_taken_over(run, event):
+        time = event.time if run.last_event is None else run.last_event
+        known = _added(known, time, run.step, event.host, COORDINATOR, "its process ended")
+    for fault in known:
         if fault.back is None and fault.word in _UNTIL_RESUMED:
             stall = max(0.0, event.time - fault.time)
             found.append(replace(fault, done=_joined(fault.done, done), stall_s=stall, back=event.time))
@@ -194,6 +197,12 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
         else:
             found.append(fault)
     return tuple(found)
+
+
+def _is_taken_over(run: RunView, event: protocol.RunResumed) -> bool:
+    """Whether a run goes on that lost its coordinator, which no event told: what writes it was lost as well."""
+    is_told = any(fault.back is None and fault.word in _UNTIL_RESUMED for fault in run.faults)
+    return bool(event.cause) and not (event.checkpoint or event.went_back or is_told)
 
 
 def _back(run: RunView, event: protocol.RunResumed) -> str:

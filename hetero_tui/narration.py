@@ -35,7 +35,7 @@ _MARKS = {Level.INFO: " ", Level.GOOD: "+", Level.WARNING: "!", Level.BAD: "x"}
 MOST_SAID = 1_000_000
 """Characters of one text on stderr."""
 
-WORD_EVERY = 5.0
+WORD_EVERY = 2.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
 
 STEP_LINE_EVERY = 1.0
@@ -135,6 +135,8 @@ def waiting_for(state: State) -> str:
     if state.cluster_state is ClusterState.STARTING:
         at_most = duration(deadlines.NODE_START)
         return f"Ray starts: {state.hosts_up} of {len(state.hosts)} hosts are up (a host gets {at_most} at most)"
+    if state.cluster_state is ClusterState.STOPPING:
+        return f"{state.cluster} is being taken down"
     run = state.run
     if run is None or run.state.final or run.step:
         return ""

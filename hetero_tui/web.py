@@ -31,6 +31,14 @@ _REFUSED = "This page is for the browser that opened the link of `hetero-tui web
 
 _FROM_ELSEWHERE = re.compile(r'<link\s[^>]*href="https?://(?!127\.0\.0\.1[:/])[^>]*>')
 
+_FOCUS = """<script>
+new MutationObserver((_, observer) => {
+  const terminal = document.querySelector(".xterm-helper-textarea");
+  if (terminal) { observer.disconnect(); terminal.focus(); }
+}).observe(document, {childList: true, subtree: true});
+</script></head>"""
+"""Has the page take keys from its beginning: textual-serve's does only once it was clicked on."""
+
 _TERMINAL = ("env", "-u", "COLORFGBG", "TERM=xterm-256color", "COLORTERM=truecolor")
 """What a page's terminal is, whatever the one is that this was started in."""
 
@@ -91,10 +99,10 @@ class GuardedServer(Server):
         return app
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """textual-serve's page without what it has browsers fetch from other servers."""
+        """textual-serve's page, with the focus, and without what it has browsers fetch from other servers."""
         page = await super().handle_index(request)
         assert isinstance(page, web.Response), "a template is answered whole"
-        page.text = _FROM_ELSEWHERE.sub("", page.text or "")
+        page.text = _FROM_ELSEWHERE.sub("", page.text or "").replace("</head>", _FOCUS, 1)
         return page
 
     async def handle_icon(self, request: web.Request) -> web.Response:

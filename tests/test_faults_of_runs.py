@@ -276,3 +276,19 @@ def test_the_seconds_of_faults_that_are_not_kept_any_more_still_count() -> None:
     known = tuple(fault(number, back=11.0, stall_s=2.0) for number in range(1, FAULTS + 1))
     more = folded(run(*known), lost("killed"), lost("killed", 21.0, "pi/cpu"))
     assert (more.faults[0].number, more.stalled_seconds) == (3, 2.0 * FAULTS)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_lost_coordinator_is_a_fault_also_where_what_would_tell_it_was_lost_as_well(is_told: bool) -> None:
+    before = run(last_event=61.0, step=8)
+    if is_told:
+        before = replace(before, faults=after(before, protocol.CoordinatorLost(seq=9, time=61.0, host="nas", step=8)))
+    resumed = protocol.RunResumed(
+        seq=10, time=68.0, step=8, host="nas", checkpoint="", cause="lost its coordinator", notes=("3 workers",)
+    )
+    (row,) = after(before, resumed)
+    assert (row.word, row.host, row.time, row.stall_s, row.back) == (faults.COORDINATOR, "nas", 61.0, 7.0, 68.0)
+    stopped = replace(resumed, checkpoint="/c", cause="stopped")
+    assert after(run(last_event=61.0), stopped) == (), "a user stopped it"
+    gone_back = replace(resumed, cause="nas was lost", went_back=True)
+    assert after(run(last_event=61.0), gone_back) == ()

@@ -96,7 +96,10 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
     state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
     assert waiting_for(state) == "r: starting, no step yet"
-    assert waiting_for(apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))) == ""
+    state = apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))
+    assert waiting_for(state) == ""
+    state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STOPPING))
+    assert waiting_for(state) == "lab is being taken down"
 
 
 async def test_what_is_waited_for_is_said_again_with_the_time(

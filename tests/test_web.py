@@ -71,6 +71,7 @@ async def test_the_link_works_once_and_for_its_own_page_alone(tmp_path: Path) ->
             assert page.url.path == "/"
             text = await page.text()
             assert "hetero-tui" in text
+            assert text.index("terminal.focus()") < text.index("</head>"), "keys are for the app from the beginning"
             assert set(re.findall(r'(?:href|src)="(\w+://[^/"]+)', text)) == {place}
         assert await status(mine, f"{place}/static/css/xterm.css") == 200
         assert await status(mine, f"{place}/favicon.ico") == 204

@@ -1,7 +1,8 @@
 """The terminal app: keys become intents, and the state is drawn at most twice a second.
 
 Contents: what is drawn (:meth:`HeteroApp.view`) and when (:meth:`HeteroApp.redraw`), how one leaves, and what happens
-on start and when the inventory's file changes. What the keys do is in :mod:`hetero_tui.ui.actions`.
+on start and when the inventory's file changes. What the keys do is in
+:mod:`hetero_tui.ui.view_actions`, :mod:`hetero_tui.ui.actions` and :mod:`hetero_tui.ui.machine_actions`.
 """
 
 from __future__ import annotations

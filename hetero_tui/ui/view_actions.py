@@ -115,15 +115,22 @@ class ViewActions(App[None]):
         is_whole = pane.reading == READING or (
             pane.reading == ENDED and (live is None or live.run != run or live.state.final)
         )
-        if (run, host) == (pane.run, pane.host) and is_whole:
+        if run and (run, host) == (pane.run, pane.host) and is_whole:
+            return
+        if not self._intents.state.hosts:
             return
         pane.begin(run, host)
         self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
 
     async def _follow_logs(self, pane: Any, run: str, host: str) -> None:
+        """Show what a run's processes log; without a name the newest run's, for which the machines are asked first."""
         try:
-            async for entry in self._intents.logs(run or None, host):
-                pane.add(entry)
+            if not run:
+                await self._intents.list_runs()
+                pane.run = run = next((known.id for known in reversed(self._intents.state.runs or ())), "")
+            if run:
+                async for entry in self._intents.logs(run, host):
+                    pane.add(entry)
         except HeteroTuiError as error:
             pane.end(str(error))
         except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)

@@ -143,6 +143,12 @@ def test_a_run_that_is_started_again_is_said_to_be_resumed_or_to_recover(scenari
     assert start_title(state) == title
 
 
+def test_a_cluster_that_is_started_after_a_run_has_ended_promises_no_step_of_it(scenarios) -> None:
+    state = replace(scenarios.torn_down(), cluster_phase=Phase(name="cluster", began=scenarios.NOW - 3))
+    said = [line.plain.split()[:2] for line in phases_lines(state, scenarios.NOW, 80, DARK)]
+    assert (start_title(state), said) == ("Start", [["◔", "cluster"]])
+
+
 def test_a_start_that_takes_minutes_is_seen_to_go_on_every_second(scenarios) -> None:
     for later in (60, 61):
         view = scenarios.starting(), scenarios.NOW + later
@@ -522,7 +528,7 @@ def test_ascii_stands_for_every_sign_of_ours_one_for_one() -> None:
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:
     changed: asyncio.Queue[None] = asyncio.Queue()
     found: list[object] = [
-        InventoryError("/lab/inventory.yaml", ("there is no such file",)),
+        InventoryError("/lab/inventory.yaml", (f"there is no such file; write {'a line of a few words' * 5} to it",)),
         scenarios.FixedIntents(scenarios.empty(), inventory_path="/lab/inventory.yaml"),
         InventoryError("/lab/inventory.yaml", ("line 3: hots: did you mean hosts?",)),
         scenarios.FixedIntents(scenarios.fresh()),
@@ -544,6 +550,7 @@ async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_d
     async with app.run_test(size=(60, 15)) as pilot:
         await pilot.pause()
         assert "there is no such file" in text_of(app)
+        assert "d  shows it all on this computer" in seen(app), "on a small terminal, too"
         for words in ("", "hots: did you mean hosts?"):
             changed.put_nowait(None)
             await pilot.pause()

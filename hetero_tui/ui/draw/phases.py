@@ -50,11 +50,17 @@ def is_starting(state: State) -> bool:
     return state.run is not None and (state.run.is_starting or state.run.behind is not None)
 
 
+def _live_run(state: State) -> RunView | None:
+    """The run that is started; of one that has ended nothing is to come when its cluster is started again."""
+    return None if state.run is None or state.run.state.final else state.run
+
+
 def start_title(state: State) -> str:
     """What the panel of :func:`phases_lines` is called."""
     if state.run is not None and state.run.behind is not None:
         return "History"
-    word = "starting" if state.run is None else how_it_starts(state.run)
+    run = _live_run(state)
+    word = "starting" if run is None else how_it_starts(run)
     return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery"}[word]
 
 
@@ -75,7 +81,7 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
     if state.run is not None and state.run.behind is not None:
         return [Text(catching_up_words(state.run, state.run.behind), style=palette.foreground)]
     known = phases_of(state)
-    order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
+    order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if _live_run(state) is not None or not known else []
     order = [] if known and known[-1].name == TAKEOVER else order  # the workers are there, unless it says otherwise
     lines = []
     for phase in known:

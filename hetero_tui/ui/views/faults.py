@@ -150,7 +150,8 @@ def _back(fault: Fault, view: View) -> Text:
 def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[Text]:
     """The sums: faults, seconds stalled and their part of the time; which hosts are missing, and until when."""
     if run is None:
-        return [Text("There is no run." if view.state.hosts else NO_HOSTS, style=palette.foreground)]
+        none = "No run is going on; 5 shows those that there were." if view.state.runs else "There is no run yet."
+        return [Text(none if view.state.hosts else NO_HOSTS, style=palette.foreground)]
     if run.behind is not None:
         return [Text(catching_up_words(run, run.behind), style=palette.foreground)]
     if not run.faults:

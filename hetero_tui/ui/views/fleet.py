@@ -80,6 +80,8 @@ class FleetPane(Pane):
         times = recent_times(run) if run is not None else ()
         empty = not state.hosts and view.busy != BUSY
         first_steps = tutorial_lines(view, width - INSIDE) if empty else []
+        if len(first_steps) > height - FRAME:
+            first_steps = [line for line in first_steps if line.plain]
         arranged = arrange(
             width,
             height + 2,

@@ -23,6 +23,7 @@ from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, Pane
 from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
+from hetero_tui.ui.widgets.table import Table
 
 KEPT = 5000
 """Lines that are kept."""
@@ -142,12 +143,13 @@ class LogsPane(Pane):
             panel.scroll_to(y=max(0, len(lines) - (height - FRAME)), animate=False, immediate=True)
 
     def _empty(self, view: View) -> str:
-        if not self.run and view.run is None:
-            return "No run yet: there is nothing to read."
         if self.entries:
             return "Nothing matches."
-        where = f" on {self.host}" if self.host else ""
-        return "Waiting for the first line." if self.reading == READING else f"{self.run} logged nothing{where}."
+        if self.reading == READING:
+            return "Waiting for the first line."
+        if not self.run and view.run is None:
+            return "No run yet: there is nothing to read."
+        return f"{self.run} logged nothing{f' on {self.host}' if self.host else ''}."
 
     def start_filter(self) -> None:
         """Ask for the text to look for."""
@@ -162,10 +164,12 @@ class LogsPane(Pane):
             self.filter = ""
             self.query_one("#search", Input).value = ""
         self.focus_first()
+        self.post_message(Table.Filtered())
 
     @on(Input.Changed, "#search")
     def _changed(self, event: Input.Changed) -> None:
         self.filter = event.value
+        self.post_message(Table.Filtered())
 
     @on(Input.Submitted, "#search")
     def _submitted(self) -> None:

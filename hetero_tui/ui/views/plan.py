@@ -91,7 +91,7 @@ def _none_yet(view: View) -> str:
     if not view.state.hosts:
         return NO_HOSTS
     if run is None:
-        return f"There is no run. A plan is made when one starts.{view.press(train='to train')}"
+        return f"No run is going on. A plan is made when one starts.{view.press(train='to train')}"
     if run.behind is not None:
         return catching_up_words(run, run.behind)
     if run.state.final:

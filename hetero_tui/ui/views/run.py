@@ -156,7 +156,7 @@ def _nothing(run: RunView | None, view: View) -> list[Text]:
     if run is None:
         train = f"{view.key_of('train')} to train, or " if view.key_of("train") else ""
         return [
-            Text("No run yet.", style=palette.foreground),
+            Text("No run is going on." if view.state.runs else "No run yet.", style=palette.foreground),
             Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
     return [Text(f"{run.run} made no step.", style=palette.foreground), Text(run.detail, style=palette.muted)]

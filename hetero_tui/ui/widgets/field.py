@@ -14,9 +14,9 @@ class Field(Input):
     """
 
     async def _on_key(self, event: Key) -> None:
+        await super()._on_key(event)
         for binding in self._bindings.key_to_bindings.get(event.key, ()):
             if await self.app.run_action(binding.action, self):
                 event.stop()
                 event.prevent_default()
                 return
-        await super()._on_key(event)

@@ -228,3 +228,4 @@ class Table(Vertical):
         if not keep:
             self.filter = ""
         self.rows.focus()
+        self.post_message(self.Filtered())

@@ -340,7 +340,8 @@ def _report(
         if step > journal.step:
             journal.write(Step, **step_fields(step, unreported))
     reported, samples = at.last_reported(journal.step)
-    whom = f"{len(state.workers) - len(lost)} workers and {len(state.servers)} shards"
+    workers, shards = len(state.workers) - len(lost), len(state.servers)
+    whom = f"{workers} worker{'' if workers == 1 else 's'} and {shards} shard{'' if shards == 1 else 's'}"
     journal.write(
         RunResumed,
         step=reported,
