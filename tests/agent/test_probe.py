@@ -104,7 +104,7 @@ def test_versions_are_told_without_importing_the_packages():
 def test_packages_are_found_whoever_installed_them(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     files = {
-        first / "torch-2.9.0a0+git1234.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0a0+git1234\n",
+        first / "torch-2.9.0a0+git1234.dist-info/METADATA": "Name: torch\nVersion: 2.9.0a0+git1234\n",
         first / "torch/version.py": "__version__ = '2.9.0a0+git1234'\ncuda: str = '12.6'\n",
         first / "psutil-5.9.4.egg-info": "Metadata-Version: 1.1\nName: psutil\nVersion: 5.9.4\n",  # of Debian's package
         first / "numpy-1.0.dist-info/INSTALLER": "pip\n",  # what is left of one that was removed

@@ -154,7 +154,12 @@ async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) 
     done = await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
     if done.exit_status != 0:
         said = last_lines(done.stderr, 1) or f"exit status {done.exit_status}"
-        hint = _hint(said) if _FULL.search(said) else "see that programs may be run from that user's home folder"
+        elsewhere = "or name a Python that has the packages as `python:`"
+        hint = f"see that programs may be run from that user's home folder, {elsewhere}"
+        if _FULL.search(said):
+            hint = _hint(said)
+        elif "gzip:" in said:
+            hint = f"install gzip there, {elsewhere}"
         raise CommandFailed(transport.host, f"uv can't be run there: {said}", step=STEP, hint=hint)
 
 
