@@ -57,8 +57,8 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
         assert product.document("up")["cluster"]["state"] == "up"
         following.until_step_with(new)
         (leaver,) = [host for host in lab.hosts if host not in (head, new)]
-        told = product.document("drain", leaver.name)
-        assert (told["run"], told["host"]) == (following.run, leaver.name)
+        said = f"{following.run} is told to go on without {leaver.name}"
+        assert product.document("drain", leaver.name) == {"run": following.run, "host": leaver.name, "said": said}
         following.until(protocol.WorkerLost, having=lambda one: one.host == leaver.name)
         following.until(protocol.Step)
         for path, before in copies.items():
