@@ -147,8 +147,8 @@ def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
             waited = now - host.since
             return (f"{word} {fmt.duration(waited)}" if waited >= _WORTH_A_NUMBER else word,)
         case _ if host.detail and host.state in _WITH_REASON:
-            shorter = f"{word} ({key_of('open')}: why)" if key_of("open") else word
-            return (f"{word}: {host.detail}", shorter, word)
+            keyed = f"{word} ({key_of('open')}: why)" if key_of("open") else word
+            return (f"{word}: {host.detail}", keyed, word)
         case _:
             return (word,)
 
