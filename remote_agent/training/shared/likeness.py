@@ -69,11 +69,15 @@ class FirstLoss:
         values: of one group of samples after the other.
         allowed: the most that another device may compute otherwise.
         evaluating: in evaluation mode.
+        drawn: random numbers of torch's were drawn, the same each time: another kind of device has others.
+        kind: of the device.
     """
 
     values: tuple[float, ...]
     allowed: float
     evaluating: bool = True
+    drawn: bool = False
+    kind: str = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +164,8 @@ def _difference(one: Likeness, other: Likeness) -> Difference | None:
 
 def _of_losses(one: Likeness, other: Likeness) -> Difference | None:
     if one.loss is None or other.loss is None or one.loss.evaluating != other.loss.evaluating:
+        return None
+    if one.loss.kind != other.loss.kind and (one.loss.drawn or other.loss.drawn):
         return None
     allowed = max(one.loss.allowed, other.loss.allowed)
     apart = [

@@ -104,6 +104,17 @@ def test_a_loss_may_differ_by_what_either_device_allows() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "drawn", "refused"), [("cuda", True, False), ("cuda", False, True), ("cpu", True, True)]
+)
+def test_random_numbers_that_are_the_same_each_time_are_others_on_another_kind_of_device(
+    kind: str, drawn: bool, refused: bool
+) -> None:
+    usual = Likeness(loss=FirstLoss(values=(2.0,), allowed=0.01, drawn=drawn))
+    other = Likeness(loss=FirstLoss(values=(3.0,), allowed=0.01, kind=kind))
+    assert (refusal(usual, other) is not None) is refused
+
+
 def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -> None:
     reached: Sequence[Likeness] = [log(2.0, reached={"self.same": 1, "self.alpha": alpha}) for alpha in (0.1, 0.5)]
     assert refusal(*reached) is None

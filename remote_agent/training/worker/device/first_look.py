@@ -32,7 +32,7 @@ from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.batches import DEPTH
 from remote_agent.training.worker.device.comparing import NOISE, spread
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
-from remote_agent.training.worker.device.untouched import modes_kept, stirred, untouched
+from remote_agent.training.worker.device.untouched import generators, modes_kept, stirred, untouched
 
 SAMPLES = 12
 """Samples that are compared, at most."""
@@ -219,7 +219,8 @@ class _Probe:
 
     def _seen(self, *, evaluating: bool) -> FirstLoss | None:
         first, *others = self._groups
-        value = self._loss(first, 1)
+        value, device = self._loss(first, 1), self._computer.device
+        drawn = not all(map(torch.equal, self._seeded, generators(device)))
         if not math.isclose(value, self._loss(first, 2), rel_tol=NOISE, abs_tol=1e-12):
             return None  # random, or not finite
         values = (value, *(self._loss(group, 1) for group in others))
@@ -227,7 +228,7 @@ class _Probe:
         if self._weights:
             apart = max(abs(self._rounded(group) - each) for group, each in zip(self._groups, values, strict=True))
         allowed = self._tolerance * max(map(abs, values)) + LEAST + MARGIN * apart
-        return FirstLoss(values=values, allowed=allowed, evaluating=evaluating)
+        return FirstLoss(values=values, allowed=allowed, evaluating=evaluating, drawn=drawn, kind=device.type)
 
     def _rounded(self, group: Indices) -> float:
         """The loss with weights as coarse rounding would leave them."""
@@ -242,5 +243,6 @@ class _Probe:
         if as_it_was:
             self.put_back()
         seed_everything(seed, self._computer.device)
+        self._seeded = generators(self._computer.device)
         part = self._computer.probe(group, 0, 0)
         return mean_of([(float(part.value.detach()) * part.factor, part.weight)])

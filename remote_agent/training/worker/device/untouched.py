@@ -88,6 +88,11 @@ def stirred(model: nn.Module) -> Iterator[None]:
             parameter.copy_(value)
 
 
+def generators(device: torch.device) -> list[Tensor]:
+    """Where torch's random generators are, on the CPU and on ``device``."""
+    return [each for each in _generators(device)[:2] if each is not None]
+
+
 def _generators(device: torch.device) -> tuple[Tensor, Tensor | None, Any, Any]:
     return torch.get_rng_state(), backend.of(device).generator(device), np.random.get_state(), random.getstate()
 

@@ -278,6 +278,19 @@ def test_a_dataset_may_say_that_its_samples_are_others_on_each_host() -> None:
         assert not compared(seen(wrapped(ours)), seen(wrapped(theirs)))
 
 
+def fixed_noise(model: nn.Module, batch: Any) -> Tensor:
+    """As a diffusion model's loss in evaluation mode."""
+    torch.manual_seed(0)
+    return functional.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
+
+
+def test_it_is_told_whether_a_loss_that_is_the_same_each_time_drew_random_numbers() -> None:
+    fixed, usual = seen(loss=fixed_noise).loss, seen(Points(augmented)).loss
+    assert fixed is not None
+    assert usual is not None
+    assert (fixed.drawn, usual.drawn) == (True, False)
+
+
 class Follows(nn.Module):
     """Changes a buffer, a frozen parameter and a trained one in forward."""
 
