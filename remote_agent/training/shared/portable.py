@@ -165,6 +165,7 @@ def _described(value: Any, tensors: list[Tensor], members: Members) -> Any:
     def each(inner: Any) -> Any:
         return _described(inner, tensors, members)
 
+    kind: object = type(value)
     name = type(value).__name__
     if (named := members.named(value)) is not None:
         return named
@@ -179,9 +180,9 @@ def _described(value: Any, tensors: list[Tensor], members: Members) -> Any:
     if isinstance(value, Tensor) and is_entry(value):
         tensors.append(value)
         return {"tensor": len(tensors) - 1, "device": str(value.device)}
-    if type(value) is _SEQUENCES.get(name):
+    if kind is _SEQUENCES.get(name):
         return {name: [each(inner) for inner in value], "at_most": getattr(value, "maxlen", None)}
-    if type(value) is _MAPPINGS.get(name):
+    if kind is _MAPPINGS.get(name):
         return {name: [[each(key), each(inner)] for key, inner in value.items()]}
     if (random_state := RandomState.of(value)) is not None:
         return {"random": random_state.kind, "state": each(random_state.state)}

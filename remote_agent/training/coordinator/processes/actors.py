@@ -56,7 +56,8 @@ class WorkerInit:
     def __init__(self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False) -> None:
         self._factory, self._dataset = trained.factory, dataset
         self.job = rpc.put(job.dumps(self._factory))
-        self.state = rpc.put(b"" if split else safetensors.torch.save(checkpoint.portable_state(model)))
+        weights = {} if split else {**checkpoint.portable_state(model), **checkpoint.unsaved(model)}
+        self.state = rpc.put(safetensors.torch.save(weights) if weights else b"")
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
