@@ -2,8 +2,9 @@
 
 ``step-00000042.safetensors`` is the model's state dict, for anyone to load. ``step-00000042.optimizer.safetensors`` is
 what the optimizer remembers, by parameter (``optimizer_state``), so that a run can go on with other hosts, another
-number of shards, or another path. ``step-00000042.json`` holds the step, the position in the global order of samples,
-seed and configuration.
+number of shards, or another path. ``step-00000042.unsaved.safetensors`` is what training changes and the state dict
+leaves out (``persistent=False``), if there is any. ``step-00000042.json`` holds the step, the position in the global
+order of samples, seed and configuration.
 
 All are written under another name, flushed to the disk and then renamed, the document last; an old one's document goes
 first. So a checkpoint whose document exists is whole. Nothing is pickled: it can be read anywhere without trust.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from torch import Tensor, nn
 
 from remote_agent.goals import Goal, Watched
 from remote_agent.training.checkpoint import optimizer_state
-from remote_agent.training.checkpoint.optimizer_state import NotPortable, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.errors import JobError, StorageError
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.portable import NotPortable
 
 FOLDER = "checkpoints"
 """Their folder in a run's."""
@@ -47,6 +50,8 @@ class Checkpoint:
         dataset_size: samples of its dataset; None where it can't be known.
         optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
         missing: why there is no optimizer state.
+        kind: of the job's optimizer, as :func:`~.optimizer_state.kind_of` says; empty: not known.
+        beside: the safetensors file with what training changes and the state dict leaves out; None: there is nothing.
         watched: what came of the evaluations up to the step.
     """
 
@@ -58,6 +63,8 @@ class Checkpoint:
     dataset_size: int | None = None
     optimizer: Path | None = None
     missing: str = ""
+    kind: str = ""
+    beside: Path | None = None
     watched: Watched = ()
 
     @property
@@ -72,6 +79,14 @@ class Checkpoint:
             JobError: the file can't be read.
         """
         return load(self.path)
+
+    def unsaved(self) -> dict[str, Tensor]:
+        """What training had changed that is not in the state dict, by name.
+
+        Raises:
+            JobError: the file can't be read.
+        """
+        return load(self.beside) if self.beside is not None else {}
 
     def training_state(self) -> TrainingState:
         """What the optimizer remembered.
@@ -96,8 +111,22 @@ def portable_state(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def unsaved(model: nn.Module, changing: Sequence[str] = ()) -> dict[str, Tensor]:
+    """What training changes and the state dict leaves out, as :func:`portable_state`.
+
+    ``changing``: names of the buffers and frozen parameters that it changes.
+    """
+    kept, changed = flat.kept(model), {**flat.trained(model), **flat.buffers(model, changing)}
+    return {name: each.detach().cpu().clone().contiguous() for name, each in changed.items() if name not in kept}
+
+
 def save(
-    folder: Path, step: int, model: nn.Module, about: Mapping[str, Any], state: TrainingState | None = None
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    about: Mapping[str, Any],
+    state: TrainingState | None = None,
+    changing: Sequence[str] = (),
 ) -> tuple[Path, int]:
     """Write the checkpoint of ``step`` into ``folder``.
 
@@ -107,6 +136,7 @@ def save(
         model: whose state dict is written.
         about: further fields of the JSON document: ``position``, ``config``.
         state: what the optimizer remembers.
+        changing: names of buffers and frozen parameters that training changes.
 
     Returns:
         The path of the weights, and the size of all files in bytes.
@@ -118,21 +148,24 @@ def save(
     state = state or TrainingState()
     path = path_of(folder, step)
     optimizer, document = path.with_suffix(".optimizer.safetensors"), path.with_suffix(".json")
+    beside = path.with_suffix(".unsaved.safetensors")
     remembered = optimizer_state.pack(state)
-    files = [path, *([optimizer] if remembered else []), document]
+    contents = {path: portable_state(model), optimizer: remembered, beside: unsaved(model, changing)}
+    contents = {file: tensors for file, tensors in contents.items() if tensors or file is path}
+    files = [*contents, document]
     drafts = [file.with_name(file.name + _PART) for file in files]
     described = {
         "step": step,
         "weights": path.name,
-        "optimizer": optimizer.name if remembered else None,
+        "optimizer": optimizer.name if optimizer in contents else None,
+        "unsaved": beside.name if beside in contents else None,
         "optimizer_missing": state.missing,
         **about,
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(portable_state(model), drafts[0], metadata={"format": "pt"})
-        if remembered:
-            safetensors.torch.save_file(remembered, drafts[1], metadata={"format": "pt"})
+        for draft, tensors in zip(drafts, contents.values(), strict=False):
+            safetensors.torch.save_file(tensors, draft, metadata={"format": "pt"})
         drafts[-1].write_text(json.dumps(described, indent=2) + "\n")
         for draft in drafts:
             _flush(draft)
@@ -192,7 +225,7 @@ def find(place: Path) -> Checkpoint:
     try:
         described = json.loads(document.read_text())
         config = dict(described["config"])
-        optimizer = described.get("optimizer")
+        optimizer, beside = described.get("optimizer"), described.get("unsaved")
         return Checkpoint(
             path=document.with_name(str(described["weights"])),
             step=int(described["step"]),
@@ -202,6 +235,8 @@ def find(place: Path) -> Checkpoint:
             dataset_size=described.get("dataset_size"),
             optimizer=document.with_name(optimizer) if optimizer else None,
             missing=str(described.get("optimizer_missing", "")),
+            kind=str(described.get("optimizer_kind", "")),
+            beside=document.with_name(beside) if beside else None,
             watched=tuple((int(at), figure) for at, figure in described.get("watched", ())),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:

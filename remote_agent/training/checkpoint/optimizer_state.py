@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remote_agent.training.shared import flat, optimizer_extras
+from remote_agent.training.shared import flat, optimizer_extras, portable
 from remote_agent.training.shared.average import EMA, WeightAverage
+from remote_agent.training.shared.portable import MARK, Members, NotPortable
 
 Entries = Mapping[str, Tensor | float]
 """What is remembered about one parameter or one piece of the buffer, by name."""
@@ -36,11 +37,9 @@ WEIGHTS = "(weights)"
 
 _NUMBER = "!"  # after an entry's name: a Python number, not a tensor
 _OWN_DTYPE = "~"  # after an entry's name: its dtype is not its parameter's, and must not become that
+_OWN_EMA = f"%{ord(EMA[0]):x}{EMA[1:]}"  # for the optimizer's own entry of that name, which is not the run's average
+_REMEMBERING = ("momentum", "amsgrad", "centered")
 _SCALARS = frozenset({"step", "mu_product"})  # what torch's elementwise optimizers count for a whole parameter
-
-
-class NotPortable(ValueError):
-    """The state can't be kept in this form, or can't be used here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class TrainingState:
     Attributes:
         optimizer: of the job's optimizer; with ``local_sgd`` of the outer one.
         inner: with ``local_sgd``: of each worker's own optimizer, in the order of the workers.
-        missing: why ``optimizer`` is empty though the optimizer remembers something; empty else.
+        missing: why ``optimizer`` holds the weights' average at most, though the optimizer remembers something.
     """
 
     optimizer: States = field(default_factory=dict)
@@ -96,6 +95,12 @@ class Resumption:
 # --- A torch optimizer over whole parameters -------------------------------------------------------------------------
 
 
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """Its class, with those options of torch's optimizers that say what it remembers."""
+    options = [name for name in _REMEMBERING if any(group.get(name) for group in optimizer.param_groups)]
+    return type(optimizer).__name__ + (f" with {' and '.join(options)}" if options else "")
+
+
 def of_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None, *, copied: bool = True
 ) -> dict[str, dict[str, Tensor | float]]:
@@ -104,23 +109,37 @@ def of_optimizer(
     With the ``average`` of the weights, where one is kept. Where it is not ``copied`` the next step changes it.
 
     Raises:
-        NotPortable: it remembers something that is neither a tensor nor a number.
+        NotPortable: it remembers something that is no plain data.
     """
     result: dict[str, dict[str, Tensor | float]] = {}
+    members, is_torchs = Members(optimizer), type(optimizer).__module__.startswith("torch.")
     for name, parameter in flat.trained(model).items():
         entries: dict[str, Tensor | float] = dict(average.of(parameter)) if average is not None else {}
         for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                here = value.detach().cpu()
-                entries[named(key, value, parameter)] = here.clone() if copied else here
-            elif isinstance(value, int | float):
-                entries[key] = value
-            elif value is not None:
-                raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers a {type(value).__name__}")
+            if value is None and is_torchs:
+                continue
+            try:
+                entry = portable.token(key, members) if key != EMA else _OWN_EMA
+                if portable.is_entry(value) and isinstance(value, Tensor):
+                    entry = named(entry, value, parameter)
+                portable.put(entries, entry, value, members, copied=copied)
+            except NotPortable as error:
+                raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers {error}") from error
         if entries:
             result[name] = entries
     extras = optimizer_extras.of(optimizer)
     return result | ({optimizer_extras.NAME: extras} if extras else {})
+
+
+def of_average(model: nn.Module, average: WeightAverage) -> dict[str, Entries]:
+    """A copy, on the CPU, of the ``average`` alone, by parameter: where the optimizer's state can't be kept."""
+    found = {name: dict(average.of(parameter)) for name, parameter in flat.trained(model).items()}
+    return {name: entries for name, entries in found.items() if entries}
+
+
+def only_average(states: States) -> dict[str, Entries]:
+    """What ``states`` have of the weights' average."""
+    return {name: {EMA: entries[EMA]} for name, entries in states.items() if EMA in entries}
 
 
 def into_optimizer(
@@ -137,10 +156,7 @@ def into_optimizer(
     unknown = [name for name in states if name not in parameters and name != optimizer_extras.NAME]
     if unknown:
         raise NotPortable(f"the optimizer's state names {unknown[0]}, which the model does not train")
-    numbers = {
-        id(parameter): number
-        for number, parameter in enumerate(entry for group in optimizer.param_groups for entry in group["params"])
-    }
+    numbers = {id(parameter): number for number, parameter in enumerate(Members(optimizer).all)}
     kept: dict[int, Entries] = {}
     for name, entries in states.items():
         if name == optimizer_extras.NAME:
@@ -150,8 +166,7 @@ def into_optimizer(
             average.take(parameter, entries.get(EMA))
         own = {key: value for key, value in entries.items() if key != EMA}
         if id(parameter) in numbers and own:
-            copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in own.items()}
-            kept[numbers[id(parameter)]] = copies
+            kept[numbers[id(parameter)]] = own
     load(optimizer, kept)
     optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
 
@@ -164,21 +179,22 @@ def named(key: str, value: Tensor, parameter: Tensor) -> str:
 def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries]) -> None:
     """Let ``optimizer`` remember ``kept``, by its parameters' numbers, names as :func:`named` gives them.
 
-    ``load_state_dict`` casts to the parameter's dtype, float32 moments of bfloat16 weights too: these are put back.
+    In place, and of these parameters alone: ``load_state_dict`` would part a wrapper from what it wraps, which may have
+    the same groups, and empty what an optimizer remembers from the beginning. Devices and dtypes become as there.
     """
-    document = optimizer.state_dict()
-    document["state"] = {
-        number: {key.removesuffix(_OWN_DTYPE): value for key, value in entries.items()}
-        for number, entries in kept.items()
-    }
-    optimizer.load_state_dict(document)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    members = Members(optimizer)
+    groups = [group for group in optimizer.param_groups for _ in group["params"]]
     for number, entries in kept.items():
-        state = optimizer.state[parameters[number]]
-        for key, value in entries.items():
-            if key.endswith(_OWN_DTYPE) and isinstance(value, Tensor):
-                name = key.removesuffix(_OWN_DTYPE)
-                state[name] = value.to(state[name].device)
+        parameter, group, state = members.all[number], groups[number], optimizer.state[members.all[number]]
+        state.clear()
+        for name, value in portable.values(entries, members).items():
+            key = portable.key_of(name.removesuffix(_OWN_DTYPE), members)
+            if isinstance(value, Tensor) and name in entries:
+                stays = key == "step" and not (group.get("capturable") or group.get("fused"))
+                cast = parameter.is_floating_point() and key != "step" and not name.endswith(_OWN_DTYPE)
+                dtype = parameter.dtype if cast else value.dtype
+                value = value.to(value.device if stays else parameter.device, dtype, copy=True)
+            state[key] = value
 
 
 # --- On the wire -----------------------------------------------------------------------------------------------------
@@ -274,6 +290,8 @@ def cut(states: States, shapes: Shapes, begin: int, end: int) -> dict[str, Tenso
         raise NotPortable(f"not every parameter from {pieces[0][0]} to {pieces[-1][0]} was stepped")
     result: dict[str, Tensor] = {}
     for key in keys.pop() if keys else ():
+        if MARK in key:
+            raise NotPortable(f"{key.partition(MARK)[0]} is no tensor, and can't be cut")
         values = [torch.as_tensor(entries[key]) for _, entries, _ in pieces]
         if _is_scalar(key, values, [shapes[name] for name, _, _ in pieces]):
             if any(not torch.equal(value, values[0]) for value in values):
@@ -318,7 +336,9 @@ def for_workers(inner: Sequence[States], workers: int) -> tuple[States, ...]:
         entries: dict[str, Tensor | float] = {}
         for key, first in inner[0][name].items():
             values = [torch.as_tensor(states[name][key]) for states in inner if key in states[name]]
-            if _is_scalar(key, values[:1], [values[0].shape]) or not values[0].is_floating_point():
+            if MARK in key or any(value.shape != values[0].shape for value in values):
+                entries[key] = first  # a mean of lists says nothing
+            elif _is_scalar(key, values[:1], [values[0].shape]) or not values[0].is_floating_point():
                 most = torch.stack(values).amax(0)
                 entries[key] = most if isinstance(first, Tensor) else most.item()
             else:

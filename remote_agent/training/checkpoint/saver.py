@@ -43,12 +43,14 @@ class Saved:
         path: of the file with the weights.
         size: bytes of all its files.
         seconds: that it took to be written.
+        missing: why it has no optimizer state; empty else.
     """
 
     step: int
     path: Path
     size: int
     seconds: float
+    missing: str = ""
 
 
 class Saver:
@@ -90,7 +92,13 @@ class Saver:
         return path if path.exists() else None
 
     def save(
-        self, step: int, model: nn.Module, position: int, snapshot: Snapshot | None, watched: Watched = ()
+        self,
+        step: int,
+        model: nn.Module,
+        position: int,
+        snapshot: Snapshot | None,
+        watched: Watched = (),
+        changing: tuple[str, ...] = (),
     ) -> None:
         """Begin to write a checkpoint; nothing may be under way: call :meth:`finish` before ``model`` is changed.
 
@@ -100,10 +108,11 @@ class Saver:
             position: samples of the global order that were used.
             snapshot: fetches what the optimizer remembers.
             watched: what came of the evaluations up to ``step``.
+            changing: names of buffers and frozen parameters that training changes.
         """
         assert self._pending is None, "one checkpoint at a time"
         about = {**self._about, "position": position, "watched": watched}
-        self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best)
+        self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing)
 
     def poll(self) -> Saved | None:
         """The checkpoint that has become whole since the last call; None: none.
@@ -122,10 +131,16 @@ class Saver:
         return self.newest
 
     def _write(
-        self, step: int, model: nn.Module, about: Mapping[str, Any], snapshot: Snapshot | None, best: int | None
+        self,
+        step: int,
+        model: nn.Module,
+        about: Mapping[str, Any],
+        snapshot: Snapshot | None,
+        best: int | None,
+        changing: tuple[str, ...],
     ) -> Saved:
         began = time.monotonic()
         state = snapshot() if snapshot is not None else TrainingState(missing="the strategy does not keep it")
-        path, size = checkpoint.save(self._folder, step, model, about, state)
+        path, size = checkpoint.save(self._folder, step, model, about, state, changing)
         checkpoint.prune(self._folder, self._keep, best)
-        return Saved(step=step, path=path, size=size, seconds=time.monotonic() - began)
+        return Saved(step=step, path=path, size=size, seconds=time.monotonic() - began, missing=state.missing)

@@ -17,7 +17,7 @@ from remote_agent import protocol
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
-from remote_agent.training.checkpoint.optimizer_state import Snapshot
+from remote_agent.training.checkpoint.optimizer_state import Snapshot, kind_of
 from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
@@ -89,6 +89,7 @@ def _train(
         "job": request.job.name,
         "dataset_size": session.source.size,
         "config": dataclasses.asdict(config),
+        "optimizer_kind": kind_of(job.create_optimizer(request.job.factory, model, config)),
     }
     on_record = request.folder / record.FILE
     with (
@@ -98,7 +99,7 @@ def _train(
         Copies(session, saver) as copies,
     ):
         judge.catch_up(session, request.folder)
-        restorer, timer, checks = Restorer(request.host), CheckpointTimer(session, saver), PlanCheck(session)
+        restorer, timer, checks = Restorer(request.host), CheckpointTimer(session, saver), PlanCheck(session, saver)
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
@@ -128,8 +129,12 @@ def _train(
                     if anew is not None:
                         if saved != report.step:
                             _save(request, model, session, saver, slices, report, samples)
+                            saved = report.step
                         _announce(request, session, saver.finish)
-                        raise anew
+                        if saver.newest is None or not saver.newest.missing:
+                            raise anew
+                        text = f"the plan stays as it is, as the optimizer would start afresh: {saver.newest.missing}"
+                        journal.write(protocol.Notice, step=report.step, host=request.host, text=text)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
                 judged = judge.last(session, last.step, samples) if not asked() else Verdict()
@@ -213,7 +218,7 @@ def _save(
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
     slices.flush()
-    saver.save(report.step, model, samples, snapshot, session.watched)
+    saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names)
     return snapshot
 
 

@@ -21,6 +21,7 @@ from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.ways import Prediction, Way
 from remote_agent.strategies import spec_of
+from remote_agent.training.checkpoint.saver import Saver
 from remote_agent.training.coordinator.plan import profiles, surveying
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.errors import PlannedAnew, TrainingError
@@ -37,9 +38,11 @@ class PlanCheck:
 
     Args:
         session: the run's, before its first step.
+        saver: of its checkpoints.
     """
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
+        self._saver = saver
         self._foreseen = None if spec_of(session.config.strategy).split else session.foreseen
         self._survey = self._foreseen.survey if self._foreseen is not None else None
         self._check: SelfCheck | None = None
@@ -116,7 +119,8 @@ class PlanCheck:
         foreseen = self._foreseen
         assert foreseen is not None, "it was predicted"
         is_soon = self_check.is_soon(foreseen.replanned, self._clock() - self._began, foreseen.pause_s)
-        can_restart = spec_of(session.config.strategy).batches  # where a round's optimizers would start afresh it can't
+        newest = self._saver.newest  # where the optimizers would start afresh, the run stays as it is
+        can_restart = spec_of(session.config.strategy).batches and not (newest is not None and newest.missing)
         if is_soon or not can_restart or session.membership.draining or session.source.size is None:
             return None
         living = now.now({}, gone=self._gone(session, now))

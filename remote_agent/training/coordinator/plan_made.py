@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from remote_agent import protocol
 from remote_agent.planning.survey import Survey
+from remote_agent.protocol import DeviceSpec
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.plan import run_plan, surveying
 from remote_agent.training.coordinator.recovery import backups
@@ -45,3 +46,9 @@ def tell(session: Session, journal: Journal, host: str, planned: Survey | None, 
         terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
         left_out=dict(left_out),
     )
+
+
+def about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
+    """What the plan says about hosts that are away."""
+    hosts = ", ".join(dict.fromkeys(spec.host for spec in away))
+    return (f"{hosts}: away now; takes part once it is back",) if hosts else ()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from remote_agent.goals import Goal, Watched
@@ -13,10 +15,11 @@ from remote_agent.settings import WHEN_RESUMED
 from remote_agent.strategies import SPECS
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
-from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.checkpoint.optimizer_state import TrainingState, only_average
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.errors import JobError
+from remote_agent.training.shared import flat
 from remote_agent.training.user_code import checks
 
 _OTHER = "resume with the job that the checkpoint was made with, or start a new run"
@@ -78,12 +81,25 @@ def into_model(found: Checkpoint, model: nn.Module) -> None:
     Raises:
         JobError: they belong to another model, or can't be read.
     """
-    checks.load(model, found.weights(), f"the checkpoint of step {found.step} is of another model", _OTHER)
+    cause = f"the checkpoint of step {found.step} is of another model"
+    checks.load(model, found.weights(), cause, _OTHER)
+    state = {**flat.trained(model), **flat.state(model)}
+    for name, kept in found.unsaved().items():
+        if name not in state or state[name].shape != kept.shape:
+            raise JobError(f"{cause}: {name} has no place in it", hint=_OTHER)
+        with torch.no_grad():
+            state[name].copy_(kept)
 
 
-def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
+def moving(found: Checkpoint | None, model: nn.Module) -> Collection[str]:
+    """Names of what is not trained, changed before and is not in the state dict: workers get it with the weights."""
+    return found.unsaved().keys() & flat.state(model).keys() if found is not None else ()
+
+
+def usable(config: TrainingConfig, found: Checkpoint, kind: str = "") -> TrainingState:
     """The state that this run's optimizers can load; ``missing`` says why, if there is none.
 
+    Another ``kind`` of optimizer can't load what the checkpoint's remembered; empty: it is the same one.
     With ``local_sgd`` the workers have the job's optimizer and the server has another one, so this state does not fit
     the other strategies.
 
@@ -93,11 +109,14 @@ def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
     state, before = found.training_state(), found.config.get("strategy")
     rounds = {name for name, spec in SPECS.items() if spec.rounds}
     if config.strategy != before and rounds & {config.strategy, before}:
-        return TrainingState(missing=f"strategy={before} made the checkpoint")
+        missing = f"strategy={before} made the checkpoint"
+        return TrainingState(optimizer=only_average(state.optimizer), missing=missing)
     if config.strategy in rounds and config.outer != found.config.get("outer"):
-        return dataclasses.replace(
-            state, optimizer={}, missing=f"outer={found.config.get('outer')} made the checkpoint"
-        )
+        missing = f"outer={found.config.get('outer')} made the checkpoint"
+        return dataclasses.replace(state, optimizer=only_average(state.optimizer), missing=missing)
+    if (state.optimizer or state.inner) and kind and found.kind and kind != found.kind:
+        missing = f"the checkpoint is of {found.kind}, and the job's optimizer is {kind} now"
+        return TrainingState(optimizer=only_average(state.optimizer), missing=missing)
     return state
 
 

@@ -12,11 +12,11 @@ from torch import nn
 from remote_agent import protocol
 from remote_agent.models.errors import CannotCut
 from remote_agent.planning.limits import limits_of
-from remote_agent.protocol import CONTROL_FILE, DeviceSpec
+from remote_agent.protocol import CONTROL_FILE
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
-from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, kind_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import (
     lazy,
@@ -128,8 +128,8 @@ def ready(
                 spec_of(config.strategy).strategy().check(model, request.job.factory)
             except CannotCut as error:
                 raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
-        relative, options = _check_optimizer(request, model)
-        resumed = _begin(request, journal, model, found, again=again)
+        kind, relative, options = _check_optimizer(request, model)
+        resumed = _begin(request, journal, model, found, kind, again=again)
         with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
             validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
@@ -145,8 +145,9 @@ def ready(
                 share_cores(candidates)
             tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
-            if optimizer.hooked or request.moving:
-                measured = measured.moving(flat.state(model))
+            measured = measured.moving(
+                flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)
+            )
             tell(f"devices are measured, now the links between {hosts}")
             before = profiles.read(request.profile)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
@@ -222,7 +223,7 @@ def opened(
     rates = rates_of(request.job.factory, model, config)
     members = _members(candidates, measured, config, watched=planned.watched, options=rates.options)
     if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
-        snapshots.restore(servers, members, known.resumed)
+        snapshots.restore(servers, members, known.resumed, inner=spec_of(config.strategy).rounds)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
     joining = Joining(
         known.workers,
@@ -248,7 +249,7 @@ def opened(
             *path.reasons,
             *known.source.notes,
             *planned.reasons,
-            *_about_away(request.away),
+            *plan_made.about_away(request.away),
             *_about_room(request),
         ),
         shapes={name: flat.trained(model)[name].shape for name in path.names},
@@ -278,20 +279,21 @@ def opened(
 # --- Before the first step -------------------------------------------------------------------------------------------
 
 
-def _check_optimizer(request: Request, model: nn.Module) -> tuple[float, Chosen]:
+def _check_optimizer(request: Request, model: nn.Module) -> tuple[str, float, Chosen]:
     """Build optimizer and scheduler once here, so that a mistake in them shows before any actor is started.
 
     Returns:
-        The time of the optimizer's step, relative to AdamW's; and the options of both.
+        The optimizer's kind; the time of its step, relative to AdamW's; and the options of both.
     """
     factory, config = request.job.factory, request.config
     optimizer = job.create_optimizer(factory, model, config)
     options = chosen(optimizer, schedule.create(factory, optimizer, config), config.num_iterations)
-    return relative_to_adamw(optimizer, sum(each.numel() for each in flat.trained(model).values())), options
+    numel = sum(parameter.numel() for parameter in flat.trained(model).values())
+    return kind_of(optimizer), relative_to_adamw(optimizer, numel), options
 
 
 def _begin(
-    request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None, *, again: bool
+    request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None, kind: str, *, again: bool
 ) -> Resumption | None:
     """Write that the run starts or resumes, load its first weights into ``model``, and return the state with them."""
     config = request.config
@@ -309,7 +311,7 @@ def _begin(
     if found is None:
         return None
     resuming.into_model(found, model)
-    state = resuming.usable(config, found)
+    state = resuming.usable(config, found, kind)
     if again:
         return Resumption(step=found.step, state=state)
     journal.write(
@@ -335,12 +337,6 @@ def _members(
         WorkerHandle(candidate.seat, candidate.actor, SpeedTrack(profile), candidate.opened.simulated_speed)
         for candidate, profile in zip(candidates, measured.profiles, strict=True)
     ]
-
-
-def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
-    """What the plan says about hosts that are away."""
-    hosts = ", ".join(dict.fromkeys(spec.host for spec in away))
-    return (f"{hosts}: away now; takes part once it is back",) if hosts else ()
 
 
 def _about_room(request: Request) -> tuple[str, ...]:

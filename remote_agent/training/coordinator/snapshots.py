@@ -76,14 +76,18 @@ def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
     return rpc.get(refs[-1], seconds)
 
 
-def restore(servers: Servers, members: Sequence[WorkerHandle], resumed: Resumption) -> None:
-    """Give servers and workers the state from which the run continues, before weights are streamed."""
-    state = resumed.state
-    inner = optimizer_state.for_workers(state.inner, len(members)) if state.inner else (state.optimizer,) * len(members)
+def restore(servers: Servers, members: Sequence[WorkerHandle], resumed: Resumption, *, inner: bool = False) -> None:
+    """Give servers and workers the state from which the run continues, before weights are streamed.
+
+    With ``inner`` the workers' optimizers are not the servers', and what these remembered is nothing for them.
+    """
+    state, count = resumed.state, len(members)
+    same = {} if inner else state.optimizer
+    own = optimizer_state.for_workers(state.inner, count) if state.inner else (same,) * count
     calls = [servers.restore(resumed)]
-    for member, states in zip(members, inner, strict=True):
-        own = Resumption(step=resumed.step, state=TrainingState(optimizer=states))
-        calls.append(member.call("restore", rpc.put(own)))
+    for member, states in zip(members, own, strict=True):
+        given = Resumption(step=resumed.step, state=TrainingState(optimizer=states))
+        calls.append(member.call("restore", rpc.put(given)))
     rpc.get_all(calls, TRANSFER_S)
 
 

@@ -84,5 +84,5 @@ class OptimizerUpdate:
         """Load a state that :meth:`state` returned elsewhere."""
         parameter, optimizer = self._chunks[chunk]
         self._average.take(parameter, state.get(EMA))
-        own = {name: tensor.clone() for name, tensor in state.items() if name != EMA}
+        own = {name: tensor for name, tensor in state.items() if name != EMA}
         optimizer_state.load(optimizer, {0: own} if own else {})

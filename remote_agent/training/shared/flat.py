@@ -115,9 +115,16 @@ def fingerprint(tensor: Tensor) -> str:
     return hashlib.blake2b(numbers.data, key=about.encode(), digest_size=16).hexdigest()
 
 
+def numbers_of(tensor: Tensor) -> Tensor:
+    """A tensor's numbers; of a sparse one those that it holds, without their places."""
+    if tensor.layout == torch.strided:
+        return tensor.detach()
+    return tensor.detach().coalesce().values() if tensor.layout == torch.sparse_coo else tensor.detach().values()
+
+
 def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     """Shape, sum and sum of squares: what tells in little memory whether a tensor was changed."""
-    numbers = tensor.detach().cpu()
+    numbers = numbers_of(tensor).cpu()
     numbers = (torch.view_as_real(numbers) if numbers.is_complex() else numbers).double()
     return tuple(tensor.shape), float(numbers.sum()), float((numbers * numbers).sum())
 

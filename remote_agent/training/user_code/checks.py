@@ -18,6 +18,7 @@ from remote_agent.models.nf4 import DIGEST
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
+from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Bystanders
 
 _ONE = (
@@ -29,10 +30,11 @@ SAME = "create_model must build the same layers wherever it is called: draw size
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that can't be trained.
+    """Refuse a model that can't be trained; expanded buffers get memory of their own, which can be written to.
 
     Raises:
-        JobError: it has no parameter to train, one without values, or one whose memory is another tensor's too.
+        JobError: it has no parameter to train, one without values, or one whose memory is another tensor's too; or a
+            tensor that can't be sent, being sparse.
     """
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
@@ -41,6 +43,16 @@ def check_model(model: nn.Module) -> None:
             raise JobError(f"the parameter {name} is on the meta device and has no values", hint=hint)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise JobError("the model has no parameter to train", hint="leave requires_grad on for at least one parameter")
+    for name, tensor in (*parameters.items(), *model.named_buffers()):
+        if tensor.layout != torch.strided:
+            kind = str(tensor.layout).removeprefix("torch.")
+            hint = "register its indices and its values as two buffers, and make it of them in forward"
+            raise JobError(f"{name} is a {kind} tensor, which can't be sent to workers or saved", hint=hint)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            is_plain = type(buffer) is Tensor  # a lazy one has no shape
+            if is_plain and any(n > 1 and not step for n, step in zip(buffer.shape, buffer.stride(), strict=True)):
+                module._buffers[name] = buffer.contiguous()  # noqa: SLF001 - whatever its __setattr__ does
     _refuse_shared_memory(model)
 
 
@@ -192,6 +204,10 @@ def load_first(model: nn.Module, state: bytes) -> None:
     if state:
         cause = "create_model gave another model on this host than on the coordinator's"
         weights, own = safetensors.torch.load(state), model.state_dict()
+        with torch.no_grad():
+            for name, parameter in flat.trained(model).items():  # a state_dict of the user's own may leave it out
+                if name in weights and name not in own and weights[name].shape == parameter.shape:
+                    parameter.copy_(weights.pop(name))
         for name in weights.keys() & own.keys():
             if weights[name].dtype != own[name].dtype:
                 here, there = (str(each[name].dtype).removeprefix("torch.") for each in (own, weights))

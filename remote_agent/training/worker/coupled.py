@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import optimizer_extras
+from remote_agent.training.shared import optimizer_extras, portable
 from remote_agent.training.worker.device.compute import seed_everything
 from remote_agent.training.worker.stage import optimizer_over
 
@@ -59,7 +59,12 @@ def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> No
             hint="clip_norm clips by the norm over all stages; use an optimizer whose step looks at one weight at a"
             f" time, {_INSTEAD}",
         )
-    if beside.keys() != remembered.keys() or any(not _same(beside[path], remembered[path]) for path in beside):
+    by_member = any(portable.is_by_member(path, value) for path, value in beside.items())
+    if (
+        by_member
+        or beside.keys() != remembered.keys()
+        or any(not _same(beside[path], remembered[path]) for path in beside)
+    ):
         raise JobError(
             f"the optimizer {type(optimizer).__name__} remembers things about single weights outside of its state, as"
             " Lookahead around another optimizer does, and a pipeline could not bring them to another stage",
@@ -96,7 +101,8 @@ def _stepped(
             found.append(one.detach().clone())
         extras = optimizer_extras.of(optimizer)
         # Private ones may be caches of whatever is in them; what a step gave is compared as well.
-        return torch.stack(found), {path: value for path, value in extras.items() if "._" not in path}
+        told = {path for path, value in extras.items() if "._" not in path or portable.is_by_member(path, value)}
+        return torch.stack(found), {path: extras[path] for path in told}
     finally:
         for each, data in zip(members, weights, strict=True):
             each.data, each.grad = data, None

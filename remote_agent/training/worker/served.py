@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import (
-    NotPortable,
     Resumption,
     States,
     TrainingState,
@@ -34,6 +33,7 @@ from remote_agent.training.shared.messages import (
     WorkerStatus,
 )
 from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
+from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
@@ -107,13 +107,17 @@ class Served(Engine, Generic[Steps]):
     def keep(self, step: int, still: int) -> bool:
         """Keep, between two steps, what this worker needs to go back to ``step``, and what it kept for ``still``.
 
-        Returns whether it could: not while it has not got the step's weights.
+        Returns whether it could: not while it has not got the step's weights, nor where its optimizer's state can't be.
         """
         weights = self._steps.common(step) if self._steps is not None else None
         self._kept = {known: kept for known, kept in self._kept.items() if known == still}
         if weights is None:
             return False
-        inner = of_optimizer(self.parts.model, self.optimizer) if self.optimizer is not None else {}
+        try:
+            inner = of_optimizer(self.parts.model, self.optimizer) if self.optimizer is not None else {}
+        except NotPortable as error:
+            LOG.info("keeps nothing of step %d: %s", step, error)
+            return False
         self._kept[step] = KeptState(weights=weights, inner=inner)
         return True
 

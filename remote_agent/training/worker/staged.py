@@ -10,9 +10,9 @@ import ray
 
 from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.training.checkpoint.optimizer_state import (
-    NotPortable,
     Packed,
     TrainingState,
+    of_average,
     of_optimizer,
     packed,
     unpacked,
@@ -21,6 +21,7 @@ from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.shared.stages import (
     Commit,
     StageBroken,
@@ -173,7 +174,7 @@ class StageEngine(WaitingEngine):
         try:
             return packed(of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average, copied=False)), ""
         except NotPortable as error:
-            return {}, str(error)
+            return packed(of_average(OwnWeights(stage.own), stage.average)), str(error)
 
     @property
     def computed(self) -> int:

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from remote_agent.training.checkpoint import checkpoint, optimizer_state
-from remote_agent.training.checkpoint.optimizer_state import Fragment, NotPortable, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Fragment, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import resuming
 from remote_agent.training.errors import JobError, StorageError
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.portable import NotPortable
+from remote_agent.training.user_code import checks
 from remote_agent.training.wire.layout import plan_layout
 
 OPTIMIZERS: dict[str, Any] = {
@@ -128,6 +131,52 @@ def test_another_number_of_workers_starts_with_the_mean_of_the_moments() -> None
     expected = 2 * torch.as_tensor(one["first.weight"]["exp_avg"])
     assert torch.allclose(torch.as_tensor(third["first.weight"]["exp_avg"]), expected)
     assert float(third["first.weight"]["step"]) == 9
+
+
+class Unsaved(nn.Module):
+    """Has state that its state dict leaves out: a buffer, and a frozen teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.teacher = nn.Linear(2, 2), nn.Linear(2, 1).requires_grad_(False)
+        self.register_buffer("scale", torch.ones(3), persistent=False)
+        self.register_buffer("mask", torch.ones(3), persistent=False)
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        whole = super().state_dict(*args, **options)
+        return {name: value for name, value in whole.items() if not name.startswith(("teacher", "net.bias"))}
+
+
+def test_state_that_the_state_dict_leaves_out_is_kept_beside_it_where_training_changes_it(tmp_path: Path) -> None:
+    model = Unsaved()
+    with torch.no_grad():
+        model.scale.mul_(3)
+        model.mask.mul_(5)
+        model.teacher.weight.add_(1)
+        model.net.bias.add_(1)
+    about = {"position": 1, "config": {"seed": 1}}
+    checkpoint.save(tmp_path, 3, model, about, changing=("scale", "teacher.weight", "teacher.bias"))
+    found = checkpoint.find(tmp_path)
+    assert sorted(found.weights()) == ["net.weight"]
+    other = Unsaved()
+    resuming.into_model(found, other)
+    for name in ("scale", "teacher.weight", "teacher.bias", "net.weight", "net.bias"):
+        assert torch.equal(other.get_parameter(name) if "." in name else other.scale, dict(plain_state(model))[name])
+    assert torch.equal(other.mask, torch.ones(3))
+    assert sorted(resuming.moving(found, other)) == ["scale", "teacher.bias", "teacher.weight"]
+    with pytest.raises(JobError, match="of another model"):
+        resuming.into_model(found, nn.Linear(2, 2))
+    checkpoint.save(tmp_path, 4, nn.Linear(2, 2), about)
+    checkpoint.prune(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004.json", "step-00000004.safetensors"]
+    onwards = Unsaved()
+    first = {**checkpoint.portable_state(other), **checkpoint.unsaved(other)}
+    checks.load_first(onwards, safetensors.torch.save(first))
+    assert torch.equal(onwards.net.bias, model.net.bias)
+
+
+def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def test_the_newest_are_kept_and_nothing_half_written(tmp_path: Path) -> None:

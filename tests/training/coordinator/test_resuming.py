@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
 
 from remote_agent.goals import Watched
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
-from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, kind_of
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import resuming
+from remote_agent.training.coordinator import resuming, snapshots
+from remote_agent.training.shared import rpc
 
 
 def checkpoint_of(config: TrainingConfig, watched: Watched = ()) -> Checkpoint:
@@ -42,3 +50,37 @@ def test_figures_of_another_metric_are_left_out_and_that_is_said() -> None:
 def test_the_same_metric_in_the_other_direction_is_another_one() -> None:
     found = checkpoint_of(TrainingConfig(keep_best="min:score"), ((5, 1.9),))
     assert resuming.watched(found, TrainingConfig(keep_best="max:score")) == ()
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local_sgd"])
+def test_the_state_of_another_kind_of_optimizer_is_left_out_and_that_is_said(tmp_path: Path, strategy: str) -> None:
+    model = nn.Linear(2, 1)
+    plain, centered = (torch.optim.RMSprop(model.parameters(), centered=each) for each in (False, True))
+    first, second, third = ({"weight": {"square_avg": torch.ones(1, 2), "ema": torch.ones(1, 2)}} for _ in range(3))
+    config = TrainingConfig(strategy=strategy)
+    about = {"position": 1, "config": asdict(config), "optimizer_kind": kind_of(plain)}
+    checkpoint.save(tmp_path, 3, model, about, TrainingState(optimizer=first, inner=(second, third)))
+    found = checkpoint.find(tmp_path)
+    assert resuming.usable(config, found, kind_of(plain)).optimizer
+    assert resuming.usable(config, found).optimizer
+    for other in (centered, torch.optim.Adam(model.parameters())):
+        state = resuming.usable(config, found, kind_of(other))
+        assert ([*state.optimizer["weight"]], state.inner) == (["ema"], ())  # the weights' average stays
+        said = f"the checkpoint is of RMSprop, and the job's optimizer is {kind_of(other)} now"
+        assert f"the optimizer starts afresh: {said}" in resuming.notes(found, config, state, 2)
+    assert kind_of(centered) == "RMSprop with centered"
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_workers_with_optimizers_of_their_own_do_not_get_the_servers_state(
+    inner: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Resumption] = []
+    monkeypatch.setattr(rpc, "put", lambda value: value)
+    monkeypatch.setattr(rpc, "get_all", lambda calls, seconds: calls)
+    worker: Any = SimpleNamespace(call=lambda method, value: given.append(value))
+    servers: Any = SimpleNamespace(restore=lambda resumed: resumed)
+    states = {"weight": {"momentum_buffer": torch.ones(2)}}
+    resumed = Resumption(step=3, state=TrainingState(optimizer=states))
+    snapshots.restore(servers, [worker, worker], resumed, inner=inner)
+    assert [each.state.optimizer for each in given] == [{} if inner else states] * 2

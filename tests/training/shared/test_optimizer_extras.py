@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import functools
+import itertools
+import logging
+import random
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer, of_optimizer, pack, unpack
+from remote_agent.training.checkpoint.optimizer_state import (
+    TrainingState,
+    for_workers,
+    into_optimizer,
+    of_average,
+    of_optimizer,
+    pack,
+    unpack,
+)
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import optimizer_extras, schedule
+from remote_agent.training.shared import dataplane, optimizer_extras, schedule
+from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.portable import NotPortable
+from remote_agent.training.worker.served import Served
 
 
 class Rule(torch.optim.Optimizer):
@@ -136,7 +155,181 @@ def patched(parameters: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
+class ByParameter(Rule):
+    """Keeps what belongs to a parameter by the parameter, by its id and by a name, made in the first step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self._by_parameter: dict[Any, Any] = {}
+        self._by_id: dict[Any, Any] = {}
+        self._named: dict[str, Any] = {"layer.0/weight!": 0, "of": {}}
+        self._pairs: dict[Any, Any] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for number, each in enumerate(self.all):
+            own = self._by_parameter.setdefault(each, {"count": 0, "last": [torch.zeros_like(each)]})
+            own["count"] += 1
+            own["last"][0].add_(each.grad)
+            self._by_id[id(each)] = self._by_id.get(id(each), 0) + own["count"]
+            self._named["layer.0/weight!"] += 1
+            self._named["of"][f"a.{number}"] = own["last"][0] * 2
+            self._pairs[id(each), "m"] = (self._by_id[id(each)], None, "warm")
+            scale = self._named["layer.0/weight!"] + self._pairs[id(each), "m"][0]
+            each.sub_(own["last"][0] + self._named["of"][f"a.{number}"], alpha=0.1 / scale)
+
+
+class Lists(Rule):
+    """Keeps lists, mappings, flags and None in its state, as SOAP and Shampoo do."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for each in self.all:
+            state = self.state[each]
+            if not state:
+                state["GG"] = [[], torch.zeros(2), {"x": torch.zeros_like(each)}]
+                state["Q"], state["kind"], state["warm"] = None, "first", True
+                state["at"] = np.zeros(2, np.int64)
+            elif state["Q"] is None:
+                state["Q"], state["kind"] = (torch.ones(()), 2), "second"
+            state["GG"][1] += 1
+            state["at"] += 2
+            state["GG"][2]["x"] += each.grad
+            scale = state["GG"][1][0] + (state["Q"][1] if state["kind"] == "second" else 0) + int(state["at"][0])
+            each.sub_(state["GG"][2]["x"], alpha=float(0.1 / scale))
+
+
+class Averaging(Rule):
+    """Has an average of the gradients, by the name of the run's own average of the weights."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for each in self.all:
+            self.state[each].setdefault("ema", torch.zeros_like(each)).lerp_(each.grad, 0.1)
+            each.sub_(self.state[each]["ema"])
+
+
+class Beside(Rule):
+    """Keeps a count in its state beside the parameters', a record that may not grow, and a set."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self.recent: Any = collections.deque([1.0], maxlen=2)
+        self.seen: set[int] = set()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.state["step"] = self.state.get("step", 0) + 1  # type: ignore[index, call-overload]
+        self.recent.append(self.recent[-1] * 1.5)
+        self.seen.add(len(self.seen))
+        for each in self.all:
+            each.sub_(each.grad, alpha=0.1 * sum(self.recent) / (self.state["step"] + len(self.seen)))  # type: ignore[index]
+
+
+class Together(Rule):
+    """Wraps another optimizer and has its state, as SAM does."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self.base = torch.optim.Adam(self.all, lr=0.1)
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+
+    def step(self, closure: Any = None) -> None:
+        self.base.step()
+
+
+class Rates:
+    """An object of another class."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    total: float = 1.0
+
+
+class Holding(Rule):
+    """Has objects of other classes: a rule, a scheduler, generators, a tuple, a frozen record."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self.rule = Rates()
+        self.pair = (0, [0.0])
+        self.record = Record()
+        self.rates = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 0.9)
+        self.rngs = [np.random.default_rng(1), random.Random(2)]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.rule.count += 1
+        self.pair = (self.pair[0] + 1, self.pair[1])
+        self.pair[1][0] += 0.5
+        self.record = dataclasses.replace(self.record, total=self.record.total + 0.25)
+        self.rates.optimizer.step()
+        self.rates.step()
+        drawn = self.rngs[0].random() + self.rngs[1].random()
+        for each in self.all:
+            scale = self.rule.count + self.pair[0] + self.pair[1][0] + self.record.total
+            each.sub_(each.grad, alpha=0.1 * drawn * self.rates.get_last_lr()[0] / scale)
+
+
+class Average(nn.Module):
+    """An average of some weights."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.kept = nn.ParameterList([each.detach().clone() for each in parameters])
+        self.register_buffer("count", torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, parameters: list[nn.Parameter]) -> None:
+        self.count += 1
+        for mine, each in zip(self.kept, parameters, strict=True):
+            mine.lerp_(each, 0.5)
+
+
+def averaging(parameters: Any) -> torch.optim.Optimizer:
+    """A module and an object of another class around a hook; the weights are drawn to the average."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    members = [each for group in optimizer.param_groups for each in group["params"]]
+    average, holder = Average(members), SimpleNamespace()
+    holder.inner = Rates()
+
+    @torch.no_grad()
+    def draw(*_: Any) -> None:
+        average.update(members)
+        holder.inner.count += 1
+        for mine, each in zip(average.kept, members, strict=True):
+            each.lerp_(mine, 0.1 * holder.inner.count / float(average.count + 1))
+
+    optimizer.register_step_post_hook(draw)
+    return optimizer
+
+
+class Method:
+    """Has a hook that is a method, and one with arguments bound."""
+
+    def __init__(self) -> None:
+        self.done = [0]
+
+    def hook(self, *_: Any) -> None:
+        self.done[0] += 1
+
+    def slower(self, optimizer: torch.optim.Optimizer, *_: Any, factor: float) -> None:
+        optimizer.param_groups[0]["lr"] = factor / (1 + self.done[0])
+
+
+def bound(parameters: Any) -> torch.optim.Optimizer:
+    optimizer, own = torch.optim.SGD(parameters, lr=0.1), Method()
+    optimizer.register_step_pre_hook(own.hook)
+    optimizer.register_step_pre_hook(functools.partial(own.slower, factor=0.2))
+    return optimizer
+
+
 KINDS = [Private, Counting, InGroup, Slow, Drawing, Wrapping, counting_hook, patched]
+KINDS += [Averaging, ByParameter, Lists, Beside, Together, Holding, averaging, bound, torch.optim.Adagrad]
 
 
 def made(kind: Callable[..., torch.optim.Optimizer]) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -182,6 +375,77 @@ def test_what_the_settings_or_a_schedule_say_is_not_remembered() -> None:
     assert optimizer_extras.of(optimizer) == {}
 
 
+@pytest.mark.parametrize("kind", [*dataplane.ELEMENTWISE, torch.optim.Adafactor, torch.optim.ASGD])
+def test_an_optimizer_of_torchs_keeps_nothing_beside_its_state(kind: Any) -> None:
+    model, optimizer = made(kind)
+    stepped(model, optimizer, 0, 3)
+    assert optimizer_extras.of(optimizer) == {}
+
+
+class Opaque(Rule):
+    """Has something that can't be kept: an iterator, or an object that it made since."""
+
+    def __init__(self, parameters: Any, take: Callable[[Opaque], None]) -> None:
+        super().__init__(parameters)
+        self.take, self.lock, self.log = take, threading.Lock(), logging.getLogger("x")
+
+    def step(self, closure: Any = None) -> None:
+        self.take(self)
+        self.last = print
+
+
+@pytest.mark.parametrize(
+    ("take", "said"),
+    [
+        (lambda each: setattr(each, "rates", iter([0.1, 0.2])), "a list_iterator .rates"),
+        (lambda each: setattr(each, "counts", itertools.count()), "a count .counts"),
+        (lambda each: setattr(each, "made", Rates()), "a Rates .made"),
+        (lambda each: setattr(each, "known", {"of": [Rates()]}), "a Rates .known"),
+        (lambda each: each.state[each.all[0]].update(projector=Rates()), "a Rates"),
+    ],
+)
+def test_what_has_changed_and_can_not_be_kept_is_told(take: Any, said: str) -> None:
+    model, optimizer = made(lambda parameters: Opaque(parameters, lambda _: None))
+    stepped(model, optimizer, 0, 2)
+    assert of_optimizer(model, optimizer) == {}
+    model, optimizer = made(lambda parameters: Opaque(parameters, take))
+    stepped(model, optimizer, 0, 2)
+    with pytest.raises(NotPortable, match=f"Opaque (remembers|keeps) {said}"):
+        of_optimizer(model, optimizer)
+
+
+@pytest.mark.parametrize("kind", [Together, Wrapping])
+def test_a_schedule_is_followed_by_what_an_optimizer_wraps(kind: Any) -> None:
+    model, optimizer = made(kind)
+    into_optimizer(model, optimizer, {})  # as each worker does before its first step
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = [each.detach().clone() for each in model.parameters()]
+    stepped(model, optimizer, 0, 2)
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+
+
+def test_torchs_own_state_follows_a_model_in_another_dtype() -> None:
+    model = nn.Linear(3, 2).bfloat16()
+    optimizer = torch.optim.Adam(model.parameters())
+    stepped(model, optimizer, 0, 2)
+    kept = of_optimizer(model, optimizer)
+    single = nn.Linear(3, 2)
+    theirs = torch.optim.Adam(single.parameters())
+    into_optimizer(single, theirs, kept)
+    stepped(single, theirs, 2, 3)
+    assert {each.dtype for state in theirs.state.values() for each in state.values()} == {torch.float32}
+
+
+def test_workers_of_another_number_begin_with_the_lists_of_the_first() -> None:
+    model, optimizer = made(Lists)
+    stepped(model, optimizer, 0, 1)
+    one = of_optimizer(model, optimizer)
+    stepped(model, optimizer, 1, 3)
+    mean = for_workers((one, of_optimizer(model, optimizer)), 3)[2]
+    into_optimizer(model, optimizer, mean)
+    assert optimizer.state[next(model.parameters())]["kind"] == "first"
+
+
 def test_a_schedule_that_reads_the_weights_is_refused() -> None:
     _, optimizer = made(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
 
@@ -196,7 +460,7 @@ def test_a_schedule_that_reads_the_weights_is_refused() -> None:
 @pytest.mark.parametrize("path", ["own.slow.7", "own.none.3", "groups.4.k", "own.steps.deep.er"])
 def test_what_another_kind_of_optimizer_remembers_is_no_use(path: str) -> None:
     _, optimizer = made(Counting)
-    with pytest.raises(ValueError, match="the optimizer has no"):
+    with pytest.raises(NotPortable, match="the optimizer has no"):
         optimizer_extras.into(optimizer, {path: 1.0})
 
 
@@ -241,3 +505,23 @@ def test_what_is_remembered_keeps_its_type_and_private_numbers_are_carried() -> 
         trained(5, *each)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert {value.dtype for value in late.state[other.weight].values()} == {torch.float32, torch.int8}  # type: ignore[index]
+
+
+def test_the_average_of_the_weights_is_kept_where_the_optimizers_state_can_not_be() -> None:
+    model, optimizer = made(lambda parameters: Opaque(parameters, lambda each: setattr(each, "made", Rates())))
+    average, another = WeightAverage(0.9), WeightAverage(0.9)
+    for step in range(2):
+        stepped(model, optimizer, step, step + 1)
+        average.update(model.parameters())
+    into_optimizer(model, optimizer, of_average(model, average), another)
+    assert all(torch.equal(average.of(each)["ema"], another.of(each)["ema"]) for each in model.parameters())
+
+
+def test_a_worker_keeps_no_step_to_go_back_to_whose_optimizer_state_can_not_be_kept() -> None:
+    model, optimizer = made(lambda parameters: Opaque(parameters, lambda each: setattr(each, "made", Rates())))
+    steps = SimpleNamespace(common=lambda step: torch.zeros(3))
+    worker: Any = SimpleNamespace(_steps=steps, _kept={}, parts=SimpleNamespace(model=model), optimizer=optimizer)
+    assert Served.keep(worker, 1, 0)
+    stepped(model, optimizer, 0, 1)
+    assert not Served.keep(worker, 2, 1)
+    assert [*worker._kept] == [1]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from remote_agent.training import DistributedTrainer, job
+from remote_agent.training.checkpoint.checkpoint import portable_state
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import lazy
 from remote_agent.training.coordinator.sources import source_of
@@ -189,6 +190,27 @@ def test_one_parameter_in_two_places_and_views_of_what_is_not_trained_are_no_sha
     network[2].bias.requires_grad_(False)
     network.register_buffer("kept", network[2].bias.data)
     check_model(network)
+
+
+@pytest.mark.parametrize("sparse", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_sparse_buffer_is_refused_by_name(sparse: Any, persistent: bool) -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    network[1].register_buffer("adjacent", sparse(torch.eye(3)), persistent=persistent)
+    with pytest.raises(JobError, match=r"1\.adjacent is a sparse_") as error:
+        check_model(network)
+    assert "two buffers" in error.value.hint
+
+
+def test_an_expanded_buffer_gets_memory_of_its_own() -> None:
+    networks = [nn.Linear(3, 3), nn.Linear(3, 3)]
+    for network in networks:
+        network.register_buffer("weights", torch.ones(1, 3).expand(4, 3))
+        check_model(network)
+    load_first(networks[0], safetensors.torch.save(portable_state(networks[1])))
+    with torch.no_grad():
+        networks[0].weights[0] += 1
+    assert networks[0].weights.sum() == 15
 
 
 @pytest.mark.parametrize("wrapped", [nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm])

@@ -108,6 +108,16 @@ class Wrapping(torch.optim.Optimizer):
         self.base.step()
 
 
+class ByParameter(torch.optim.SGD):
+    """Counts by parameter, in an attribute of its own."""
+
+    def step(self, closure: Any = None) -> Any:
+        counts = vars(self).setdefault("_counts", {})
+        for each in (each for group in self.param_groups for each in group["params"]):
+            counts[each] = counts.get(each, 0) + 1
+        return super().step(closure)
+
+
 class Scheduled(torch.optim.SGD):
     """Counts in its group, the same for all weights."""
 
@@ -129,8 +139,12 @@ class Scheduled(torch.optim.SGD):
             lambda model: Wrapping(torch.optim.Adam(model.parameters())),
             "Wrapping remembers things about single weights outside of its state",
         ),
+        (
+            lambda model: ByParameter(model.parameters(), lr=0.1),
+            "ByParameter remembers things about single weights outside of its state",
+        ),
     ],
-    ids=["pairs weights with a list", "wraps another optimizer"],
+    ids=["pairs weights with a list", "wraps another optimizer", "counts by parameter"],
 )
 def test_what_an_optimizer_remembers_beside_its_state_is_refused(make: Make, said: str) -> None:
     with pytest.raises(JobError, match=said) as error:

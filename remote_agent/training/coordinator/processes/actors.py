@@ -60,7 +60,8 @@ class WorkerInit:
     ) -> None:
         self._factory, self._dataset, self.options = trained.factory, dataset, options
         self.job = rpc.put(job.dumps(self._factory))
-        self.state = rpc.put(b"" if split else safetensors.torch.save(checkpoint.portable_state(model)))
+        weights = {} if split else {**checkpoint.portable_state(model), **checkpoint.unsaved(model)}
+        self.state = rpc.put(safetensors.torch.save(weights) if weights else b"")
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:

@@ -105,6 +105,7 @@ class Pipeline(Strategy):
         self._session = session
         self._commit: Commit | None = None
         self._changes: list[str] = []  # changes of speed for which the model has to be cut again
+        self._missing = ""  # why checkpoints have no optimizer state
         self._check: PipelineCheck | None = None
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, _Undivided(session), self._heartbeat, on_server=False)
@@ -191,7 +192,9 @@ class Pipeline(Strategy):
             session.journal.write(WorkerSlow, worker=slow.name, host=slow.host, step=step, factor=factor)
         foreseen, config = session.foreseen, session.config
         # Data that can be read only once can't be read again from a checkpoint.
-        if not check.is_open or foreseen is None or not config.rebalance or session.source.size is None:
+        # And where the optimizer would start afresh, no speed is worth it.
+        can_go_back = config.rebalance and session.source.size is not None and not self._missing
+        if not check.is_open or foreseen is None or not can_go_back:
             return
         if self_check.is_soon(foreseen.replanned, time.monotonic() - self._opened, self._opening_s):
             return
@@ -339,7 +342,8 @@ class Pipeline(Strategy):
         def fetch() -> TrainingState:
             states: list[tuple[Packed, str]] = fetched_states()
             optimizer = {name: kept for state, _ in states for name, kept in unpacked(state, copied=True).items()}
-            return TrainingState(optimizer=optimizer, missing="".join(sorted({missing for _, missing in states})))
+            self._missing = "".join(sorted({missing for _, missing in states}))
+            return TrainingState(optimizer=optimizer, missing=self._missing)
 
         return fetch
 

@@ -80,8 +80,9 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
 
 
 def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
-    each = 1 + tensor.numel() // MOST_NUMBERS
-    return flat.digest(tensor.reshape(-1)[::each] if each > 1 else tensor)
+    numbers = flat.numbers_of(tensor)
+    each = 1 + numbers.numel() // MOST_NUMBERS
+    return flat.digest(numbers.reshape(-1)[::each] if each > 1 else tensor)
 
 
 def is_own(value: object) -> bool:

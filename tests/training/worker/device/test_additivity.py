@@ -455,6 +455,16 @@ def test_an_object_of_a_scripts_class_is_the_users_where_main_is_another_program
         assert not held_values.is_own(nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("sparse", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_a_large_sparse_tensor_in_an_attribute_is_looked_at(sparse: Any) -> None:
+    model = nn.Linear(1, 1)
+    model.adjacent = sparse(torch.eye(1100))
+    before = held_values.reached(object(), model)
+    assert not held_values.changed(before, held_values.reached(object(), model))
+    model.adjacent = sparse(torch.eye(1100) * 2)
+    assert held_values.changed(before, held_values.reached(object(), model)) == "model.adjacent"
+
+
 def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
     class Job:
         def __init__(self) -> None:
