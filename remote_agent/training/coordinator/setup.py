@@ -106,8 +106,7 @@ def ready(
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
     found = resuming.find(request.resume, request.folder)
-    validated_on = validation.of_job(request, request.config)
-    given = job.guard("create_data", request.job.create_data)
+    given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
     if again and datasets.is_used_up(given):
         raise JobError(
             "the run has to start over, and its data is an iterator that was read from",
@@ -116,6 +115,7 @@ def ready(
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
+        validated_on = validation.of_job(request, config)
         request = dataclasses.replace(request, config=config)
         lazy.give_shapes(model, request.job.factory, source)
         checks.refuse_hooks(model, config)

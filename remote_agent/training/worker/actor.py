@@ -118,8 +118,7 @@ class Worker(LinkEnd):
         limits = [limit for limit in (config.micro_batch, max_batch) if limit]
         most = min(limits, default=None)
         self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
-        metrics = partial(self._share_of, metrics_of(factory))
-        self._meter = BatchMeter(self._model, metrics, self._device, config.seed, dtype)
+        self._autocast = dtype
         measured_with = to_measure(data)
         self._profiler: Profiler | BlockProfiler = (
             BlockProfiler(self._compute_slice, self._model, measured_with, factory, config)
@@ -188,6 +187,8 @@ class Worker(LinkEnd):
         self._compute_slice.still = Still(self._model, buffer_names)
         self._compute_slice.watch = self._profiler.watch if watched else None
         self._compute_slice.scalars.take()  # drop those of the measurement
+        metrics = partial(self._share_of, metrics_of(self._factory, summed=self._compute_slice.summed))
+        self._meter = BatchMeter(self._model, metrics, self._device, config.seed, self._autocast)
         self._meter.changing = self._compute_slice.changing
         parts = Parts(
             model=self._model,
