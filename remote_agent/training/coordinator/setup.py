@@ -21,6 +21,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import (
     lazy,
     model_size,
+    optimizer_check,
     plan_made,
     resuming,
     snapshots,
@@ -52,7 +53,6 @@ from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
-from remote_agent.training.worker.device.costs import relative_to_adamw
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,10 @@ def ready(
                 spec_of(config.strategy).strategy().check(model, request.job.factory)
             except CannotCut as error:
                 raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
-        relative = _check_optimizer(request, model)
+        relative, idle = optimizer_check.check(request, model)
         resumed = _begin(request, journal, model, found, again=again)
+        if idle and not again:
+            journal.write(protocol.Notice, step=order.done, host=request.host, text="; ".join(idle))
         with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
             validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
@@ -268,18 +270,6 @@ def opened(
 
 
 # --- Before the first step -------------------------------------------------------------------------------------------
-
-
-def _check_optimizer(request: Request, model: nn.Module) -> float:
-    """Build optimizer and scheduler once here, so that a mistake in them shows before any actor is started.
-
-    Returns:
-        The time of the optimizer's step, relative to AdamW's.
-    """
-    optimizer = job.create_optimizer(request.job.factory, model, request.config)
-    if job.has_scheduler(request.job.factory):
-        job.create_scheduler(request.job.factory, optimizer, request.config)
-    return relative_to_adamw(optimizer, sum(parameter.numel() for parameter in flat.trained(model).values()))
 
 
 def _begin(
