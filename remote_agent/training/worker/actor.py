@@ -89,10 +89,10 @@ class Worker(LinkEnd):
     ) -> WorkerReady | Failed:
         """Build the job's model on the device, with the run's initial ``state`` (safetensors)."""
         losses.install()
-        if config.deterministic:
-            devices.be_deterministic()
         try:
             factory = job.guard("loading the job", job.loads, blob)
+            if config.deterministic:
+                devices.be_deterministic()
             self._device = devices.find(self._wanted)  # its kind may be the job's own
             devices.select(self._device)
             model = job.create_model(factory, config.seed, config)
