@@ -265,7 +265,8 @@ class Call:
         """Read the inventory and open a session; it tells what it does (``narrate``), and is written down (``record``).
 
         The hosts' use is followed meanwhile where it is recorded, or with ``watch``. With ``stays`` also what other
-        terminals start later, and hosts that did not answer are tried again, as in the app.
+        terminals start later, and hosts that did not answer are tried again, as in the app; it only looks: a run whose
+        head or coordinator is lost is let go on by an app or `attach`, not by it.
 
         Raises:
             HeteroTuiError: the inventory has mistakes.
@@ -279,6 +280,8 @@ class Call:
             self.output.say(f"hetero-tui: {self.path} names no hosts yet -> `hetero-tui add me@HOST` adds one")
         kind = AppSession if stays else Session
         session = kind(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
+        if isinstance(session, AppSession):
+            session.only_show()
         async with session:
             if narrate:
                 session.subscribe(Narrator(self.output))

@@ -51,7 +51,7 @@ from remote_agent.settings import OF_ORDERS, names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
-from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
+from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding, side_effects
 from remote_agent.training.user_code.names import refuse_misnamed
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
@@ -87,8 +87,7 @@ def from_object(name: str, target: Any) -> Job:
         target = guard("creating the job", target)
     if hasattr(target, "model_factory") and hasattr(target, "data_loader"):
         return of_trainer(name, target, target.config)
-    missing = [part for part in ("create_model", "create_data") if not callable(getattr(target, part, None))]
-    if missing:
+    if missing := [part for part in ("create_model", "create_data") if not callable(getattr(target, part, None))]:
         raise JobError(
             f"the job {name!r} has no {' and no '.join(missing)}",
             hint="a job has create_model() and create_data(), or is a DistributedTrainer",
@@ -128,7 +127,8 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 
 def _check_steps(factory: Any) -> None:
-    """Refuse a job with its own training step: the engine exchanges gradients between the loss and the optimizer."""
+    """Note what the job's file replaced in libraries, and refuse methods that the engine does not call."""
+    side_effects.note_patches()
     refuse_misnamed(factory)
     for name in ("training_step", "optimizer_step", "configure_optimizers"):
         if callable(getattr(factory, name, None)):
@@ -155,7 +155,8 @@ def load(name: str, folder: Path) -> Job:
     path = (Path.cwd() if sent else folder) / Path(file).name
     if not path.is_file():
         raise JobError(f"there is no job file {path}", hint="name an existing file.py:Name")
-    module = guard(f"importing {path.name}", importing.import_job, path, attribute, sent)
+    noted = side_effects.noting_environment()(importing.import_job)
+    module = guard(f"importing {path.name}", noted, path, attribute, sent)
     if not hasattr(module, attribute):
         public = [entry for entry in vars(module) if not entry.startswith("_")]
         raise JobError(f"{path.name} has no {attribute!r}", hint=f"it defines: {', '.join(public)}")
@@ -178,11 +179,10 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     if own is None:
         return TrainingConfig.from_settings(given, job.config)
     if not dataclasses.is_dataclass(own) or isinstance(own, type):
-        hint = "make it an object of a frozen dataclass: settings = Mine()"
-        raise JobError(f"the job {job.name!r}: its settings are a {type(own).__name__}", hint=hint)
+        cause = f"the job {job.name!r}: its settings are a {type(own).__name__}"
+        raise JobError(cause, hint="make it an object of a frozen dataclass: settings = Mine()")
     hints = {setting.name: setting.hint for setting in job_settings.of_class(type(own))}
-    both = sorted(hints.keys() & set(names()))
-    if both:
+    if both := sorted(hints.keys() & set(names())):
         hint = "call it otherwise; config.NAME has the engine's"
         raise JobError(f"the job {job.name!r}: its setting {both[0]!r} is called as one of the engine's", hint=hint)
     config = TrainingConfig.from_settings(given, job.config, hints)
@@ -204,7 +204,7 @@ def check(job: Job, config: TrainingConfig) -> None:
 def dumps(factory: Any, by_value: bool = True) -> bytes:
     """Pack ``factory`` as bytes, with the user's own modules and the job's files, of which workers have no copy.
 
-    The bytes also hold the job's own strategies and kinds of devices, and this process's default dtype of torch.
+    The bytes also hold the job's own strategies and kinds of devices, and what its file did beside (``side_effects``).
 
     Modules are sent by value, with their current state. If one holds something that can't be sent, such as a lock, or
     with ``by_value=False``, the workers import all modules but the job's own from the files, also in later calls.
@@ -222,8 +222,8 @@ def dumps(factory: Any, by_value: bool = True) -> bytes:
                 cloudpickle.register_pickle_by_value(own)
             elif own is not module and own.__name__ in cloudpickle.list_registry_pickle_by_value():
                 cloudpickle.unregister_pickle_by_value(own)
-        user_made = cloudpickle.dumps((strategies.own(), own_devices.KINDS, factory))
-        return pickle.dumps((job_code.sent(), _sources(), torch.get_default_dtype(), user_made))
+        user_made = cloudpickle.dumps((strategies.own(), own_devices.KINDS, side_effects.patches(), factory))
+        return pickle.dumps((job_code.sent(), _sources(), side_effects.state(), user_made))
     except Exception as error:
         if by_value:
             return dumps(factory, by_value=False)
@@ -250,14 +250,15 @@ def _by_name(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str
 
 def loads(blob: bytes) -> Any:
     """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
-    sent, sources, dtype, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
-    torch.set_default_dtype(dtype)
+    sent, sources, state, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
+    side_effects.restore(state)
     for file, lines in sources.items():
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
     if sent is not None:
         inert.from_now_on()
         job_code.enter_there(sent)
-    own, kinds, factory = cloudpickle.loads(user_made)
+    own, kinds, patches, factory = cloudpickle.loads(user_made)
+    side_effects.put(patches)
     for spec in own:
         strategies.register(spec)
     own_devices.KINDS.update(kinds)

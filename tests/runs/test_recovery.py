@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import events
+from hetero_tui.commanding import Call
 from hetero_tui.errors import RunError, TakenDown
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.launcher import open_session
-from hetero_tui.runs.recovery import FleetRecovery
+from hetero_tui.narration import Output
+from hetero_tui.runs.recovery import FleetRecovery, LookingOn
 from hetero_tui.runs.seen import Seen
 
 PATIENCE = 10.0
@@ -95,6 +97,16 @@ async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do
                     else recovery.restart("run", "it ended")
                 )
         assert {*asyncio.all_tasks()} == before
+
+
+async def test_what_serves_metrics_only_looks(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(f"cluster: {{name: none-{secrets.token_hex(4)}}}\nhosts: {{{HOST}: {{connection: local}}}}\n")
+    call = Call(path=path, output=Output(False, True), accept=False)
+    async with asyncio.timeout(PATIENCE), call.session(narrate=False, stays=True) as session:
+        assert isinstance(session._recovery, LookingOn)
+    async with asyncio.timeout(PATIENCE), call.session(narrate=False) as session:
+        assert not isinstance(session._recovery, LookingOn)  # `attach` and `train` let a run go on
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])

@@ -178,6 +178,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         resume=Path(spec.resume) if spec.resume else None,
         logs=sweep is None,
         commands=spec.commands,
+        swept=_swept(sweep) if sweep is not None else (),
         lasting=spec_of(config.strategy).outlives and not config.overlap and sweep is None,
     )
     try:
@@ -200,6 +201,12 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         journal.close()
         cluster.disconnect()
     return 0
+
+
+def _swept(sweep: Path) -> tuple[str, ...]:
+    """The settings in which the trials of the sweep in this folder differ."""
+    search = decode(RunSpec, (sweep / RUN_FILE).read_text()).search
+    return tuple(parameter.name for parameter in search.parameters) if search is not None else ()
 
 
 def _end_unbegun(journal: Journal) -> None:

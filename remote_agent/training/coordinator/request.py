@@ -35,6 +35,8 @@ class Request:
         profile: the file for measurements, for later plans; None: they are not stored.
         commands: offset of the first user command for this run; None: those after its start.
         replanned: how often the run started over for a better plan.
+        given: names of the settings of ``--set``.
+        swept: names of the settings in which the trials of a sweep differ, if this is one of them.
         lasting: servers and workers outlive the coordinator, so that a new one can take over (``takeover``).
     """
 
@@ -57,6 +59,8 @@ class Request:
     small: tuple[tuple[DeviceSpec, str], ...] = ()
     moving: bool = False
     notes: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    swept: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: RunSpec, job: Job, config: TrainingConfig, folder: Path, **more: Any) -> Request:
@@ -70,6 +74,7 @@ class Request:
             host=spec.host,
             folder=folder,
             profile=profiles.place(folder, spec.profile),
+            given=tuple(spec.config),
             **more,
         )
 

@@ -16,11 +16,12 @@ from remote_agent.protocol import CONTROL_FILE
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
-from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, kind_of
+from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import (
     lazy,
     model_size,
+    optimizer_check,
     plan_made,
     resuming,
     snapshots,
@@ -48,14 +49,13 @@ from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat, schedule
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.likeness import Likeness
-from remote_agent.training.shared.optimizer_options import Chosen, chosen
+from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
 from remote_agent.training.worker.device import held_values
-from remote_agent.training.worker.device.costs import relative_to_adamw
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,7 @@ def ready(
         model = job.create_model(request.job.factory, request.config.seed, request.config)
     head = Likeness(held=held_values.beside(model))
     found = resuming.find(request.resume, request.folder)
-    validated_on = validation.of_job(request, request.config)
-    given = job.guard("create_data", request.job.create_data)
+    given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
     if again and datasets.is_used_up(given):
         raise JobError(
             "the run has to start over, and its data is an iterator that was read from",
@@ -120,6 +119,7 @@ def ready(
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
+        validated_on = validation.of_job(request, config)
         request = dataclasses.replace(request, config=config)
         lazy.give_shapes(model, request.job.factory, source)
         checks.refuse_hooks(model, config)
@@ -128,8 +128,11 @@ def ready(
                 spec_of(config.strategy).strategy().check(model, request.job.factory)
             except CannotCut as error:
                 raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
-        kind, relative, options = _check_optimizer(request, model)
-        resumed = _begin(request, journal, model, found, kind, again=again)
+        checked = optimizer_check.check(request, model)
+        resumed = _begin(request, journal, model, found, checked.kind, again=again)
+        if checked.idle and not again:
+            journal.write(protocol.Notice, step=order.done, host=request.host, text="; ".join(checked.idle))
+        options = checked.options
         with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
             validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
@@ -152,7 +155,7 @@ def ready(
             before = profiles.read(request.profile)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
             plans = plans or not knows
-            fleet = _fleet(request, model, servers, candidates, relative, plans=plans)
+            fleet = _fleet(request, model, servers, candidates, checked.relative, plans=plans)
             profile = Profile(
                 before=before,
                 measured=measured,
@@ -277,19 +280,6 @@ def opened(
 
 
 # --- Before the first step -------------------------------------------------------------------------------------------
-
-
-def _check_optimizer(request: Request, model: nn.Module) -> tuple[str, float, Chosen]:
-    """Build optimizer and scheduler once here, so that a mistake in them shows before any actor is started.
-
-    Returns:
-        The optimizer's kind; the time of its step, relative to AdamW's; and the options of both.
-    """
-    factory, config = request.job.factory, request.config
-    optimizer = job.create_optimizer(factory, model, config)
-    options = chosen(optimizer, schedule.create(factory, optimizer, config), config.num_iterations)
-    numel = sum(parameter.numel() for parameter in flat.trained(model).values())
-    return kind_of(optimizer), relative_to_adamw(optimizer, numel), options
 
 
 def _begin(

@@ -14,6 +14,7 @@ from remote_agent.training.data import datasets, extent, ray_data, samplers
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.slices import SliceSpan
+from remote_agent.training.user_code import seeding
 
 LOOKED_AT = 20
 """Steps among which one of several samples is looked for: a single one says nothing of batches."""
@@ -101,6 +102,16 @@ class Loaded(Indexed):
             first = next((each for each in steps if len(each) > 1), first)
         self._dataset.first = first
         return resolved, order
+
+
+def given_by(made: job.Job, seed: int) -> object:
+    """What ``create_data`` gives.
+
+    Its random numbers are those of ``seed``, so that a random split of the data is the same one in
+    ``create_validation_data``, after a resume and after a takeover: no sample is in both parts.
+    """
+    with seeding.only_here(seed):
+        return job.guard("create_data", made.create_data)
 
 
 def source_of(given: object) -> Source:

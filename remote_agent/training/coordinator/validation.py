@@ -1,11 +1,13 @@
 """Cuts the validation data into batches that stay the same for the whole run.
 
 Any free worker computes a whole batch, and the metrics are added in the order of the batches. So the result does not
-depend on which worker computed which batch, or was lost meanwhile.
+depend on which worker computed which batch, or was lost meanwhile. Nor does the cut depend on the number of devices,
+since a metric may depend on which samples are together: the cut follows from settings and inventory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +24,10 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import datasets, ray_data
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import seeding
 
-PARTS = 16
-"""Least batches for each device, if there are enough samples, so that all devices finish at about the same time."""
+PARTS = 64
+"""Least batches, if there are enough samples, so that all devices finish at about the same time."""
 
 MIN = 16
 """Batches are not made smaller than this number of samples for that."""
@@ -46,6 +49,10 @@ class Validation:
 def of_job(request: Request, config: TrainingConfig) -> Validation | None:
     """The run's validation data; None: the job has none.
 
+    Args:
+        request: the run, with the configuration as it was given.
+        config: the run's, with its batch size.
+
     Raises:
         JobError: it can't be used, or there is none but the configuration needs it.
     """
@@ -57,9 +64,11 @@ def of_job(request: Request, config: TrainingConfig) -> Validation | None:
                 hint="give the trainer validation_data, the job a create_validation_data(), or leave the setting out",
             )
         return None
-    given = job.guard("create_validation_data", request.job.create_validation)
-    limits = [spec.max_batch for spec in request.devices if spec.max_batch]
-    return validation_of(given, config, max(1, len(request.devices)), min(limits, default=None))
+    with seeding.only_here(config.seed):
+        given = job.guard("create_validation_data", request.job.create_validation)
+    limits = [spec.max_batch for spec in (*request.devices, *request.away) if spec.max_batch]
+    asked = dataclasses.replace(config, unit=request.config.unit)  # one that was chosen follows the number of devices
+    return validation_of(given, asked, min(limits, default=None))
 
 
 def check_plateau(plateau: str, keep_best: str, validation: Validation | None, found: Checkpoint | None = None) -> None:
@@ -96,18 +105,17 @@ def check_plateau(plateau: str, keep_best: str, validation: Validation | None, f
         )
 
 
-def validation_of(given: object, config: TrainingConfig, devices: int, most: int | None = None) -> Validation:
+def validation_of(given: object, config: TrainingConfig, most: int | None = None) -> Validation:
     """Prepare the user's validation data.
 
     The batches of a ``DataLoader`` are those that it would yield, with its sampler, batch size and ``drop_last``; a
-    shuffled order is drawn once, from the run's seed. All other data is used in its own order, in batches of at most
-    ``batch_size`` samples.
+    shuffled order is drawn once, from the run's seed. All other data is used in its own order, in batches of ``unit``
+    samples if that is set, else of at most ``batch_size``.
 
     Args:
         given: what ``create_validation_data`` returned, or the script API's ``validation_data``.
         config: the run's.
-        devices: number of devices at the run's start.
-        most: most samples that the smallest of them takes at a time; None: any.
+        most: most samples that the smallest device takes at a time; None: any.
 
     Raises:
         JobError: it can't be indexed, or holds no sample.
@@ -126,7 +134,7 @@ def validation_of(given: object, config: TrainingConfig, devices: int, most: int
     if isinstance(given, DataLoader) and given.batch_sampler is not None:
         batches = job.guard("the validation data's sampler", _batches_of, given, config.seed)
     else:
-        batches = _cut(len(data), config, devices, most)
+        batches = _cut(len(data), config, most)
     if not batches:
         raise JobError("the validation data has no sample", hint="bring some, or leave validation_data out")
     return Validation(data, batches)
@@ -139,7 +147,10 @@ def _batches_of(loader: DataLoader[Any], seed: int) -> tuple[Indices, ...]:
     return tuple(batch for batch in drawn if len(batch))
 
 
-def _cut(samples: int, config: TrainingConfig, devices: int, most: int | None) -> tuple[Indices, ...]:
-    limits = [limit for limit in (config.batch_size, config.micro_batch, most) if limit]
-    size = min(*limits, max(MIN, math.ceil(samples / (PARTS * devices))), max(1, samples))
+def _cut(samples: int, config: TrainingConfig, most: int | None) -> tuple[Indices, ...]:
+    if config.unit:
+        size = min(config.unit, config.batch_size or config.unit)
+    else:
+        limits = [limit for limit in (config.batch_size, config.micro_batch, most) if limit]
+        size = min(*limits, max(MIN, math.ceil(samples / PARTS)), max(1, samples))
     return tuple(np.arange(begin, min(begin + size, samples)) for begin in range(0, samples, size))

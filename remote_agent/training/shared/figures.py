@@ -26,6 +26,8 @@ _HINT = "return a dict of names to numbers: means over the batch's samples, or p
 def figures_of(measured: object, samples: int, source: str = "metrics") -> Figures:
     """What the user's ``metrics`` (or another ``source``) returned for a batch of so many samples.
 
+    A weight of None is that number.
+
     Raises:
         JobError: it is not of that form.
     """
@@ -38,7 +40,8 @@ def _pair(source: str, name: str, value: object, samples: int) -> tuple[float, f
     if isinstance(value, tuple | list):
         if len(value) != 2:
             raise JobError(f"{source} gave {len(value)} values for {name!r}", hint=_HINT)
-        return _number(source, name, value[0]), _number(source, name, value[1])
+        total, weight = value
+        return _number(source, name, total), samples if weight is None else _number(source, name, weight)
     number = _number(source, name, value)
     if name.endswith(PERPLEXITY):
         number = math.log(number) if number > 0 else math.nan

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import ray
 
-from remote_agent.training.user_code import inert
+from remote_agent.training.user_code import inert, seeding
 
 PREFIX = "hetero_job_"
 """Of the module's name: no file of the user's is called so, and no library."""
@@ -22,6 +22,7 @@ def import_job(path: Path, attribute: str, own_name: bool) -> ModuleType:
     """The module of the file at ``path``; its code runs, at the most until a ``train()`` after ``attribute`` is there.
 
     ``own_name``: other modules of the job may import it by the file's name, too. Whatever its code raises passes.
+    Random numbers that the file draws are the same in each process: a split of its data is, also after a resume.
     """
     name = PREFIX + path.stem
     # Where the file lies in the present folder its place is told by its name alone: that is so on all hosts.
@@ -37,6 +38,7 @@ def import_job(path: Path, attribute: str, own_name: bool) -> ModuleType:
         return attribute in vars(module)
 
     assert spec.loader is not None
+    seeding.seed_all(0)
     with inert.importing(is_defined), _as_script(path), _own_ray():
         try:
             spec.loader.exec_module(module)

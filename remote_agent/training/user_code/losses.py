@@ -30,6 +30,22 @@ from remote_agent.training.errors import JobError
 WATCHED = ("cross_entropy", "nll_loss")
 """Functions of ``torch.nn.functional`` whose mean is over labels that count, with the weights of their classes."""
 
+IGNORED = -100
+"""The target that torch's cross entropy leaves out."""
+
+OWN_LOSS = (
+    "give the job a loss of its own: loss = torch.nn.MSELoss() for numbers, torch.nn.BCEWithLogitsLoss() for yes or no,"
+    " or loss(model, batch)"
+)
+
+ROUNDING = 0.02
+"""The sum of a sample's probabilities, of which some may be rounded to bfloat16, is 1 within this."""
+
+OTHER_CLASSES = (
+    "number the classes from 0, as many as the model has outputs in dimension 1, with one target for each sample or"
+    " position; or give the job a loss(model, batch) of its own"
+)
+
 WEIGHT_HINT = (
     "return (sum, weight) from loss: the sum over samples or labels, and what it is to be divided by, for example"
     " (cross_entropy(..., reduction='sum'), (labels != -100).sum())"
@@ -225,8 +241,49 @@ def function_of(own: Any) -> Callable[[nn.Module, Any], Any]:
 
 
 def functional_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The default criterion, as the process has it now: see :func:`install`."""
+    """The default criterion, as the process has it now: see :func:`install`.
+
+    Raises:
+        JobError: as :func:`check_classes`.
+    """
+    check_classes(outputs, targets)
     return functional.cross_entropy(outputs, targets)
+
+
+def check_classes(outputs: object, targets: object) -> None:
+    """Refuse what is no classification for the default criterion: torch computes some of it without a word.
+
+    Raises:
+        JobError: the outputs have no classes, or the targets are neither classes nor probabilities of them.
+    """
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+        return  # torch refuses it
+    wrong = _no_classes(outputs, targets)
+    if wrong:
+        raise JobError(
+            f"without a loss of the job's own the loss is cross entropy, and {wrong}; the outputs have the shape"
+            f" {tuple(outputs.shape)}, the targets {tuple(targets.shape)}, {str(targets.dtype).removeprefix('torch.')}",
+            hint=OTHER_CLASSES
+            if outputs.dim() > 1 < outputs.shape[1] and not targets.is_floating_point()
+            else OWN_LOSS,
+        )
+
+
+def _no_classes(outputs: Tensor, targets: Tensor) -> str:
+    """Why cross entropy of these means nothing; empty where it does."""
+    if outputs.dim() < 2 or outputs.shape[1] < 2:
+        return "the outputs have no two classes (in dimension 1), so that nothing would be trained"
+    classes, of_each = outputs.shape[1], (outputs.shape[0], *outputs.shape[2:])
+    if targets.is_floating_point():
+        if targets.shape != outputs.shape:
+            return "the targets are no whole numbers"
+        is_off = ((targets.float().sum(1) - 1).abs() > ROUNDING).any() or (targets < 0).any()
+        return "the targets are no probabilities, which add up to 1" if is_off else ""
+    if targets.shape != of_each:
+        return f"there is not one target for each output: the shape would be {of_each}, the classes in dimension 1"
+    if ((targets >= classes) | ((targets < 0) & (targets != IGNORED))).any():
+        return f"a target is none of the classes 0 to {classes - 1}"
+    return ""
 
 
 def _of_criterion(criterion: Callable[[Any, Any], Any], model: nn.Module, batch: Any) -> Any:

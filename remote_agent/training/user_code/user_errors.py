@@ -40,6 +40,9 @@ MAX_LINES = 12
 
 HINT = "correct the job's code"
 
+HINTS: dict[str, str] = {}
+"""Others in its place, by the function that was called."""
+
 _LIBRARIES = tuple(
     dict.fromkeys(
         os.path.realpath(path) + os.sep
@@ -173,7 +176,7 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         calls = [(frame.file, frame.line, frame.function) for frame in frames_of(error.__traceback__)]
         HERE.end(str(error).splitlines()[0][:MAX_TEXT], calls)
     own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
-    hint = job_code.advice(error) or HINT
+    hint = job_code.advice(error) or HINTS.get(where, HINT)
     if is_out_of_memory(error):
         hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
     elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):

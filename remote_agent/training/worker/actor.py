@@ -92,10 +92,10 @@ class Worker(LinkEnd):
     ) -> WorkerReady | Failed:
         """Build the job's model on the device, with the run's initial ``state`` (safetensors)."""
         losses.install()
-        if config.deterministic:
-            devices.be_deterministic()
         try:
             factory = job.guard("loading the job", job.loads, blob)
+            if config.deterministic:
+                devices.be_deterministic()
             self._device = devices.find(self._wanted)  # its kind may be the job's own
             devices.select(self._device)
             model = job.create_model(factory, config.seed, config)
@@ -122,8 +122,7 @@ class Worker(LinkEnd):
         limits = [limit for limit in (config.micro_batch, max_batch) if limit]
         most = min(limits, default=None)
         self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
-        metrics = partial(self._share_of, metrics_of(factory))
-        self._meter = BatchMeter(self._model, metrics, self._device, config.seed, dtype)
+        self._autocast = dtype
         self._measured_with = measured_with = to_measure(data)
         self._profiler: Profiler | BlockProfiler = (
             BlockProfiler(self._compute_slice, self._model, measured_with, factory, config)
@@ -203,6 +202,8 @@ class Worker(LinkEnd):
         self._compute_slice.still = Still(self._model, buffer_names)
         self._compute_slice.watch = self._profiler.watch if watched else None
         self._compute_slice.scalars.take()  # drop those of the measurement
+        metrics = partial(self._share_of, metrics_of(self._factory, summed=self._compute_slice.summed))
+        self._meter = BatchMeter(self._model, metrics, self._device, config.seed, self._autocast)
         self._meter.changing = self._compute_slice.changing
         parts = Parts(
             model=self._model,

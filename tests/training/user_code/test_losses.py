@@ -185,3 +185,48 @@ def test_cross_entropies_within_a_transformation_of_torchs_are_no_obstacle() -> 
     part = losses.of_part(by_sample, MODEL, (X, Y.clamp_min(0)), len(X))
     assert part.is_mean_over(len(X))
     assert not part.unknown
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "said"),
+    [
+        ((6, 1), torch.randn(6, 1), "no two classes"),
+        ((6, 1), torch.zeros(6, dtype=torch.int64), "no two classes"),
+        ((6,), torch.randn(6), "no two classes"),
+        ((6, 3), torch.randn(6, 3), "no probabilities"),
+        ((6, 3), torch.ones(6, 3), "no probabilities"),
+        ((6, 3), torch.randn(6), "no whole numbers"),
+        ((6, 3), torch.tensor([1, 2, 3, 1, 2, 3]), "none of the classes 0 to 2"),
+        ((6, 3), torch.tensor([0, 1, 2, 0, 1, -1]), "none of the classes 0 to 2"),
+        ((6, 4, 9), torch.zeros(6, 4, dtype=torch.int64), "not one target for each output"),
+    ],
+)
+def test_the_default_loss_is_refused_where_it_is_no_classification(
+    outputs: tuple[int, ...], targets: Tensor, said: str
+) -> None:
+    """Torch gives a number for six of these: of one class it is 0, and nothing is trained."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.expand(outputs)
+
+    with pytest.raises(JobError, match=said):
+        losses.function_of(None)(Model(), (torch.randn(1), targets))
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        torch.tensor([0, 1, 2, 2, -100, 0]),
+        torch.randn(6, 3).softmax(1),
+        torch.randn(6, 3).softmax(1).bfloat16(),
+        torch.eye(3).repeat(2, 1).double(),
+    ],
+)
+def test_the_default_loss_takes_classes_and_their_probabilities(targets: Tensor) -> None:
+    model, x = nn.Linear(4, 3), torch.randn(6, 4)
+    with torch.autocast("cpu", torch.bfloat16, enabled=targets.dtype == torch.bfloat16):
+        value = losses.function_of(None)(model, (x, targets.to(model(x).dtype) if targets.dim() == 2 else targets))
+    assert torch.isfinite(value)
+    own = nn.CrossEntropyLoss()  # what a job names itself is not looked at
+    assert losses.function_of(own)(model, (x, 2 * torch.rand(6, 3))) > 0

@@ -28,7 +28,7 @@ class Default:
 
 
 def measured(model: nn.Module, data: Any, factory: Any = Default, batch: int = 16) -> dict[str, float | None]:
-    validation = validation_of(data, TrainingConfig(batch_size=batch), devices=2)
+    validation = validation_of(data, TrainingConfig(batch_size=batch))
     meter = BatchMeter(model, metrics_of(factory), CPU, seed=0)
     return whole(meter(validation.data, list(enumerate(validation.batches))).values())
 
@@ -84,18 +84,18 @@ def test_the_loss_of_the_job_is_measured_where_it_has_no_metrics() -> None:
 def test_a_loader_is_taken_with_its_sampler_and_its_batches() -> None:
     x = torch.arange(40.0)
     loader = DataLoader(TensorDataset(x), batch_size=7, sampler=SubsetRandomSampler([*range(10, 33)]))
-    validation = validation_of(loader, TrainingConfig(seed=5), devices=2)
+    validation = validation_of(loader, TrainingConfig(seed=5))
     assert [len(batch) for batch in validation.batches] == [7, 7, 7, 2]
     assert sorted(index for batch in validation.batches for index in batch) == [*range(10, 33)]
-    again = validation_of(loader, TrainingConfig(seed=5), devices=3)
+    again = validation_of(loader, TrainingConfig(seed=5))
     assert all(map(np.array_equal, validation.batches, again.batches))
 
 
 def test_what_has_no_length_or_no_sample_is_refused() -> None:
     with pytest.raises(JobError, match="read from its beginning"):
-        validation_of(iter([1, 2]), TrainingConfig(), devices=1)
+        validation_of(iter([1, 2]), TrainingConfig())
     with pytest.raises(JobError, match="no sample"):
-        validation_of([], TrainingConfig(), devices=1)
+        validation_of([], TrainingConfig())
 
 
 class Restless(nn.Module):
@@ -205,9 +205,22 @@ class Kept:
 def test_metrics_that_keep_what_they_saw_are_refused_with_the_first_batch() -> None:
     torch.manual_seed(0)
     model, data = nn.Linear(4, 3), (torch.randn(53, 4), torch.randint(0, 3, (53,)))
-    validation = validation_of(data, TrainingConfig(batch_size=16), devices=2)
+    validation = validation_of(data, TrainingConfig(batch_size=16))
     first = [(0, validation.batches[0])]
     with pytest.raises(JobError, match="gives another accuracy for the same batch once it has seen another one"):
         BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first, checked=True)
     meter = BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)
     assert meter(validation.data, first, checked=True)[0]["accuracy"]
+
+
+@pytest.mark.parametrize("batch", [4, 16])
+def test_the_val_loss_of_a_sum_is_the_mean_over_the_samples_whatever_the_batches(batch: int) -> None:
+    def squares(model: nn.Module, data: Any) -> Tensor:
+        return functional.mse_loss(model(data[0]), data[1], reduction="sum")
+
+    model, x, y = nn.Linear(4, 3), torch.randn(53, 4), torch.randn(53, 3)
+    validation = validation_of((x, y), TrainingConfig(batch_size=batch))
+    metrics = metrics_of(type("Job", (), {"loss": staticmethod(squares)}), summed=True)
+    meter = BatchMeter(model, metrics, CPU, seed=0)
+    found = whole(meter(validation.data, list(enumerate(validation.batches))).values())
+    assert found == {"val_loss": pytest.approx(float(squares(model, (x, y)).detach()) / 53, rel=1e-5)}

@@ -162,7 +162,8 @@ def _taken_over(
     members = [member for member, _ in statuses if member not in at.behind]
     lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
     model = job.create_model(request.job.factory, state.config.seed, state.config)
-    with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
+    given_data = sources.given_by(request.job, state.config.seed)
+    with contextlib.closing(sources.source_of(given_data)) as source:
         try:
             # The original setting, since without a batch size a loader's own batches are the steps.
             asked = dataclasses.replace(state.config, batch_size=request.config.batch_size)

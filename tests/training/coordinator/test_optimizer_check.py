@@ -1,0 +1,105 @@
+"""Settings that a job leaves out are told before anything starts; a sweep over one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import optimizer_check
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.errors import JobError
+from remote_agent.training.job import Job
+
+MODEL = nn.Linear(2, 2)
+
+
+class Default:
+    """Neither an optimizer nor a scheduler of its own."""
+
+
+class FixedRate:
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class UsesRate:
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config.learning_rate)
+
+
+class UsesAll:
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=asdict(config)["learning_rate"])
+
+
+class RateOfScheduler(FixedRate):
+    def create_scheduler(self, optimizer: Any, config: TrainingConfig) -> Any:
+        steps = config.num_iterations
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=config.learning_rate, total_steps=steps)
+
+
+class WarmsUp(UsesRate):
+    def create_scheduler(self, optimizer: Any, config: TrainingConfig) -> Any:
+        whole = replace(config, num_iterations=5)
+        return torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=whole.warmup_steps)
+
+
+def request(factory: Any, config: TrainingConfig, **more: Any) -> Request:
+    made = Job("test", factory, list)
+    return Request(run="r", job=made, config=config, devices=(), server_host="", host="", folder=Path(), **more)
+
+
+@pytest.mark.parametrize(
+    ("factory", "idle"),
+    [
+        (Default(), []),
+        (FixedRate(), ["learning_rate"]),
+        (UsesRate(), []),
+        (UsesAll(), []),
+        (RateOfScheduler(), ["schedule", "warmup_steps"]),
+        (WarmsUp(), []),
+    ],
+)
+def test_a_setting_that_the_jobs_own_functions_leave_out_is_told(factory: Any, idle: list[str]) -> None:
+    names = ("learning_rate", "schedule", "warmup_steps", "clip_norm")
+    asked = request(factory, TrainingConfig(), given=names)
+    said = optimizer_check.check(asked, MODEL).idle
+    assert [text.partition("=")[0] for text in said] == idle
+    assert all("has no effect: the job's create_" in text for text in said)
+    assert optimizer_check.check(replace(asked, given=()), MODEL).idle == ()
+
+
+def test_what_the_job_or_script_itself_sets_is_told_too() -> None:
+    asked = request(FixedRate(), replace(TrainingConfig(learning_rate=0.5), num_iterations=3))
+    assert [text.partition("=")[0] for text in optimizer_check.check(asked, MODEL).idle] == ["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"staleness": 5}, ["staleness"]),
+        ({"staleness": 5, "strategy": "ssp"}, []),
+        ({"local_steps": 5, "strategy": "auto"}, []),
+        ({"outer_momentum": 0.5, "strategy": "local_sgd"}, ["outer_momentum"]),
+        ({"outer_momentum": 0.5, "strategy": "local_sgd", "outer": "nesterov"}, []),
+        ({"topk_fraction": 0.5}, ["topk_fraction"]),
+        ({"lora_alpha": 8.0}, ["lora_alpha"]),
+        ({"lora_alpha": 8.0, "lora_rank": 4}, []),
+    ],
+)
+def test_a_setting_of_what_is_not_chosen_is_told(settings: dict[str, Any], idle: list[str]) -> None:
+    said = optimizer_check.check(request(Default(), TrainingConfig(**settings), given=tuple(settings)), MODEL).idle
+    assert [text.partition("=")[0] for text in said] == idle
+
+
+def test_a_sweep_over_a_setting_without_effect_is_refused() -> None:
+    asked = request(FixedRate(), TrainingConfig(), given=("learning_rate",), swept=("clip_norm", "learning_rate"))
+    with pytest.raises(JobError, match="the trials differ in learning_rate, which has no effect: the job's create_opt"):
+        optimizer_check.check(asked, MODEL)
+    optimizer_check.check(replace(asked, job=replace(asked.job, factory=UsesRate())), MODEL)
