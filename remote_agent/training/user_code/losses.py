@@ -203,6 +203,13 @@ def _scalar(value: object) -> Tensor:
 
 
 def _weight(value: object) -> float:
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise JobError(
+            "loss gave (sum, weight) with a weight that has a gradient, and this gradient would be lost: the sums of"
+            " all parts are divided by a number",
+            hint="return (sum, weight.detach()) if the weight is to be a constant; or a mean over samples; or"
+            " sum / weight with unit = batch size",
+        )
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):

@@ -116,6 +116,7 @@ def test_a_sum_is_told_by_how_many_samples_it_is_over() -> None:
         (lambda model, batch: model(batch[0]).sum().detach(), "does not depend on a trained parameter"),
         (lambda model, batch: (model(batch[0]).sum(), "many"), "weight 'many'"),
         (lambda model, batch: (model(batch[0]).sum(), -1), "weight -1"),
+        (lambda model, batch: (model(batch[0]).sum(), model(batch[0]).exp().sum()), "weight that has a gradient"),
     ],
 )
 def test_what_is_no_loss_is_named(given: Callable[..., Any], words: str) -> None:
