@@ -43,6 +43,7 @@ from benchmarks.compatible import (
     optimizers,
     parameters,
     penalties,
+    practice,
     randomness,
     rules,
     schedules,
@@ -73,6 +74,7 @@ MODULES = (
     rules,
     schedules,
     scripts,
+    practice,
 )
 """Importing them makes their cases."""
 
