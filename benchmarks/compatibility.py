@@ -43,6 +43,7 @@ from benchmarks.compatible import (
     optimizers,
     parameters,
     penalties,
+    practice,
     randomness,
     restarts,
     rules,
@@ -75,6 +76,7 @@ MODULES = (
     rules,
     schedules,
     scripts,
+    practice,
 )
 """Importing them makes their cases."""
 

@@ -19,6 +19,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -219,13 +220,21 @@ def _scalar(value: object) -> Tensor:
 
 
 def _weight(value: object) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
+        raise JobError(
+            "loss gave (sum, weight) with a weight that has a gradient, and this gradient would be lost: the sums of"
+            " all parts are divided by a number",
+            hint="return (sum, weight.detach()) if the weight is to be a constant; or a mean over samples; or"
+            " sum / weight with unit = batch size",
+        )
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    if not 0 <= number < float("inf"):
         raise JobError(
             f"loss gave the weight {value!r}", hint="return (sum, weight) with a weight that is a number, 0 or more"
         )
-    return float(value)
+    return number
 
 
 def function_of(own: Any) -> Callable[[nn.Module, Any], Any]:

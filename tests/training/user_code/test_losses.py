@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -98,6 +99,12 @@ def test_a_weighted_cross_entropy_beside_something_else_is_not_taken_for_a_mean_
     assert not losses.of_part(lambda m, batch: ignoring(m, batch) + plain_mean(m, batch), MODEL, whole, 3).unknown
 
 
+def test_a_weight_is_any_kind_of_number() -> None:
+    for weight in (4, 4.0, np.int64(4), np.float32(4), torch.tensor([4], dtype=torch.int32)):
+        part = losses.of_part(lambda model, batch, weight=weight: (model(batch[0]).sum(), weight), MODEL, (X, Y), 10)
+        assert part.weight == 4.0
+
+
 def test_a_sum_is_told_by_how_many_samples_it_is_over() -> None:
     parts = [
         losses.of_part(lambda model, batch: model(batch[0]).square().sum(), MODEL, (X[a:b], Y[a:b]), b - a, 10)
@@ -116,6 +123,7 @@ def test_a_sum_is_told_by_how_many_samples_it_is_over() -> None:
         (lambda model, batch: model(batch[0]).sum().detach(), "does not depend on a trained parameter"),
         (lambda model, batch: (model(batch[0]).sum(), "many"), "weight 'many'"),
         (lambda model, batch: (model(batch[0]).sum(), -1), "weight -1"),
+        (lambda model, batch: (model(batch[0]).sum(), model(batch[0]).exp().sum()), "weight that has a gradient"),
     ],
 )
 def test_what_is_no_loss_is_named(given: Callable[..., Any], words: str) -> None:

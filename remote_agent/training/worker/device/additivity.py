@@ -143,6 +143,8 @@ class Additivity:
             if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
                 now = held_values.reached(self._owner, self._model)
                 hidden = held_values.changed(kept, now, lengths=self._unsteady)
+            if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
+                hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
             if not hidden and (written := held_values.changed(first, kept, lengths=False)):
                 if self._unsteady and not others:  # a table of features, which the loss reads before it writes them
                     hidden = written

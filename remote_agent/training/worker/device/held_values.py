@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
 import math
 import random
@@ -28,12 +29,15 @@ MOST_NUMBERS = 1_000_000
 LENGTH = "len({})"
 """The name of how long a list is: what is only added to it may be for the user's own log."""
 
+ITERATOR = "an iterator"
+"""In the place of an iterator, which does not tell where it is."""
+
 _OF_TORCH = frozenset(vars(nn.Module()))
 """What each module has: parameters, buffers and submodules lie there."""
 
 
 def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, object]]:
-    """Numbers, tensors and random generators in ``value``, each with its ``path``, and how long lists are.
+    """Numbers, tensors, random generators and iterators in ``value``, each with its ``path``, and how long lists are.
 
     Containers and objects of the user's own classes are entered ``depth`` deep.
     """
@@ -49,6 +53,8 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
             yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
     elif (state := _state_of(value)) is not None:
         yield path, state
+    elif isinstance(value, set):
+        yield path, len(value)
     elif isinstance(value, Mapping | list | tuple | deque) and depth:
         if isinstance(value, list | deque):
             yield LENGTH.format(path), len(value)
@@ -58,6 +64,8 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     elif depth and (is_own(value) or _is_own_class(value)):
         for name, held in list(vars(value).items()):
             yield from values(f"{path}.{name}", held, depth - 1)
+    elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+        yield path, ITERATOR
 
 
 def _state_of(value: object) -> object:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -477,6 +478,33 @@ def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
 
     job = Job()
     assert found(job.loss, owner=job).hidden == "self.table"
+
+
+def test_an_iterator_that_the_loss_goes_on_with_is_named_and_one_that_is_left_alone_is_not() -> None:
+    class Job:
+        def __init__(self) -> None:
+            self.others = iter(DataLoader(TensorDataset(torch.randn(600, 6))))
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            return squared(model, batch) + squared(model, next(self.others))
+
+    job = Job()
+    assert found(job.loss, owner=job).hidden == "self.others"
+    assert not found(squared, owner=Job()).hidden
+
+
+def test_a_set_that_the_loss_reads_before_it_adds_to_it_is_named() -> None:
+    class Job:
+        def __init__(self) -> None:
+            self.seen = set[float]()
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            new = [float(x) not in self.seen for x in batch[0][:, 0]]
+            self.seen.update(batch[0][:, 0].tolist())
+            return ((1 + torch.tensor(new).float())[:, None] * model(batch[0]).square()).mean()
+
+    job = Job()
+    assert found(job.loss, owner=job).hidden == "self.seen"
 
 
 class Keeps(nn.Module):
