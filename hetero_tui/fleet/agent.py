@@ -223,7 +223,7 @@ def _archive(python: str) -> tuple[bytes, str]:
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
         'agent=$(unset CDPATH; cd "$(dirname "$0")" && pwd) || exit 1\n'
         f"{WITHOUT_PYTHON_VARIABLES}\n"
-        f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -P -m "$@"\n'
+        f'cd && PYTHONPATH="$agent" exec {shlex.quote(python)} -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]
     digest = hashlib.sha256()
@@ -236,5 +236,7 @@ def _archive(python: str) -> tuple[bytes, str]:
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             entry.mode = 0o600
+            # Python tells by a source's time and size whether byte code is of it, so another text has another time.
+            entry.mtime = zlib.crc32(data) % 10**9  # in the past: tar warns of others
             tar.addfile(entry, io.BytesIO(data))
     return buffer.getvalue(), digest.hexdigest()

@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hetero_tui import deadlines, events
@@ -41,6 +41,9 @@ from remote_agent.states import RayState
 STEP = "start node"
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
+OnHead = Callable[[], Awaitable[None]]
+"""Called once the head of a new cluster is up."""
+
 
 class _HeadFailed(ClusterError):
     """The machine that was chosen as the new head answers, but Ray does not start there."""
@@ -62,12 +65,18 @@ class UpReport:
 
 
 async def bring_up(
-    fleet: FleetView, ledger: Ledger, emit: Emit, holders: frozenset[str] | None = None, only: str | None = None
+    fleet: FleetView,
+    ledger: Ledger,
+    emit: Emit,
+    holders: frozenset[str] | None = None,
+    only: str | None = None,
+    on_head: OnHead | None = None,
 ) -> UpReport:
     """Start Ray on every host that was probed and is fit; with ``only``, if a head runs, on this host alone.
 
     ``holders`` is given to form a cluster anew that has lost its head, to continue a run: one of these hosts becomes
-    the head. What the hosts still have of the old cluster is removed.
+    the head. What the hosts still have of the old cluster is removed. ``on_head`` is called once a new head is up,
+    while the other hosts join; it must not raise.
 
     A host that fails is in the report, also the head of a running cluster; the others are in the cluster all the same.
     If the inventory names no head and Ray does not start on the chosen one, another one is tried once.
@@ -77,7 +86,7 @@ async def bring_up(
             head that does not answer or has another ``security`` or ``network`` than the inventory.
     """
     try:
-        return await _bring_up(fleet, ledger, emit, holders, only)
+        return await _bring_up(fleet, ledger, emit, holders, only, on_head)
     except _HeadFailed as first:
         failed = first.error
         rest = tuple(found for found in fleet.probed if found.host != failed.host)
@@ -85,12 +94,17 @@ async def bring_up(
             raise
         text = f"Ray does not start on {failed.host}, so another machine is the head: {failed.cause}"
         emit(events.Notice(level=events.Level.WARNING, text=text, host=failed.host))
-        report = await _bring_up(replace(fleet, probed=rest), ledger, emit, holders, only)
+        report = await _bring_up(replace(fleet, probed=rest), ledger, emit, holders, only, on_head)
         return replace(report, failed={**report.failed, failed.host: failed})
 
 
 async def _bring_up(
-    fleet: FleetView, ledger: Ledger, emit: Emit, holders: frozenset[str] | None, only: str | None
+    fleet: FleetView,
+    ledger: Ledger,
+    emit: Emit,
+    holders: frozenset[str] | None,
+    only: str | None,
+    on_head: OnHead | None,
 ) -> UpReport:
     inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
@@ -148,6 +162,8 @@ async def _bring_up(
         if error is not None:
             for task in starting.values():
                 task.cancel()  # the others wait for the head's port
+        elif running is None and on_head is not None:
+            await on_head()
     if error is not None:
         others = [transports[name] for name in starting if name != plan.head]
         await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))

@@ -347,7 +347,7 @@ class LiveFleet:
         await cancel(*tasks)
 
 
-async def cancel(*tasks: asyncio.Task[None]) -> None:
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks, and wait for them up to a limit."""
     for task in tasks:
         task.cancel()
@@ -358,7 +358,7 @@ async def _close_all(transports: Mapping[Any, Transport]) -> None:
     await _settle(*(transport.close() for transport in transports.values()))
 
 
-async def _settle(*work: Coroutine[Any, Any, None] | asyncio.Task[None]) -> None:
+async def _settle(*work: Coroutine[Any, Any, None] | asyncio.Task[Any]) -> None:
     """Wait for all, with any outcome, up to a limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(deadlines.CLOSE):

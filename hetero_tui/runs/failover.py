@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from hetero_tui import deadlines, events
@@ -31,7 +31,7 @@ STEP = "fail over"
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """The cluster as it is now; ``report`` is None where another laptop had formed it already."""
+    """The cluster as it is now; ``report`` is None where another laptop had formed it, or hosts are joining still."""
 
     head: str
     probed: tuple[Probed, ...]
@@ -45,8 +45,11 @@ async def form_anew(
     ledger: Ledger,
     emit: Emit,
     run: str,
+    on_head: Callable[[Formed], None],
 ) -> Formed:
     """A cluster over the hosts of ``transports`` whose head can go on with ``run``; one that is there already is kept.
+
+    ``on_head`` is told of a new cluster as soon as its head is up: the run can go on there while the other hosts join.
 
     Raises:
         NoCopy: none of them holds a checkpoint of the run.
@@ -69,13 +72,23 @@ async def form_anew(
             step=STEP,
             hint="it can go on once the host that has them is back",
         )
-    report = await bring_up(FleetView(inventory, transports, probed, surveyed), ledger, emit, holders=able)
-    joined = {name: transports[name] for name in report.joined}
-    surveyed = mark_replaced({**surveyed, **await survey(cluster, joined)})
-    head = head_name(surveyed)
-    if head is None:
+
+    async def found(hosts: Iterable[str], report: UpReport | None) -> Formed | None:
+        now = mark_replaced({**surveyed, **await survey(cluster, {name: transports[name] for name in hosts})})
+        head = head_name(now)
+        return Formed(head, probed, now, report) if head is not None else None
+
+    async def head_is_up() -> None:
+        formed = await found([name for name, entry in surveyed.items() if entry.error is None], None)
+        if formed is not None:
+            on_head(formed)
+
+    view = FleetView(inventory, transports, probed, surveyed)
+    report = await bring_up(view, ledger, emit, holders=able, on_head=head_is_up)
+    formed = await found(report.joined, report)
+    if formed is None:
         raise ClusterError("the new head ended again", step=STEP, hint="run `hetero-tui resume` again")
-    return Formed(head, probed, surveyed, report)
+    return formed
 
 
 def _standing(found: Surveyed) -> events.HostChanged:

@@ -7,22 +7,25 @@ first is asked, and agreed with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError, TakenDown
 from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
-from hetero_tui.runs.failover import form_anew, refuse_if_head_lives, taken_over
+from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
 from hetero_tui.runs.listing import find_run, live_run
 from hetero_tui.runs.resume import refuse_if_done, resume
 from hetero_tui.runs.seen import Seen
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RunState
+
+T = TypeVar("T")
 
 Exclusively = Callable[[str], AbstractAsyncContextManager[None]]
 """One operation at a time; the word says for the screen which one."""
@@ -64,9 +67,12 @@ class FleetRecovery:
             refuse_if_done(summary, settings)
             if running_head(fleet.surveyed) is not None:
                 await refuse_if_head_lives(fleet.cluster, fleet.answering)
-            run = summary.id
-            await self._form_anew(run, fleet.answering)
-        host, summary = await self._resume(run, settings=settings)
+            known = summary.id
+            host, summary = await self._form_anew(
+                known, fleet.answering, lambda: self._resume(known, settings=settings)
+            )
+        else:
+            host, summary = await self._resume(run, settings=settings)
         if summary.host != host and summary.host not in fleet.members:
             self._take_back(summary.host)
         return summary.id
@@ -84,8 +90,7 @@ class FleetRecovery:
             async with self._exclusively("failing over"), fleet.alone("resume", others):
                 await fleet.survey({*others})
                 self._refuse_if_taken_down(run)
-                await self._form_anew(run, others)
-                there = await self._resume_unless_another_did(run, cause, seen)
+                there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
         self._moved(there)
         self._take_back(head)
         return there
@@ -102,7 +107,7 @@ class FleetRecovery:
             if not self._fleet.facts:
                 await self._fleet.look()
             if head_name(self._fleet.surveyed) is None:  # its coordinator ended with the head's Ray
-                await self._form_anew(run, self._fleet.answering)
+                return await self._form_anew(run, self._fleet.answering, lambda: self._resume_unless_another_did(run))
             return await self._resume_unless_another_did(run)
 
     def look_after(self, hosts: frozenset[str]) -> None:
@@ -124,11 +129,29 @@ class FleetRecovery:
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
-    async def _form_anew(self, run: str, transports: Mapping[str, Transport]) -> None:
-        """A cluster of those hosts, with a head that can go on with ``run``; hosts' states follow."""
+    async def _form_anew(
+        self, run: str, transports: Mapping[str, Transport], go_on: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Form a cluster of those hosts, with a head that can go on with ``run``; hosts' states follow.
+
+        ``go_on`` lets the run go on once there is a head, beside the other hosts' start, which takes as long as that of
+        a coordinator. A host that joins later than the run begins takes part from then on.
+        """
         fleet = self._fleet
-        formed = await form_anew(fleet.inventory, transports, fleet.ledger, fleet.emit, run)
-        fleet.adopt(formed.probed, formed.surveyed, formed.report)
+        going: asyncio.Task[T] | None = None
+
+        def adopt(formed: Formed) -> None:
+            nonlocal going
+            fleet.adopt(formed.probed, formed.surveyed, formed.report)
+            going = going or asyncio.create_task(go_on(), name=f"let {run} go on")
+
+        try:
+            adopt(await form_anew(fleet.inventory, transports, fleet.ledger, fleet.emit, run, adopt))
+            assert going is not None, "adopt has begun it"
+            return await going
+        finally:
+            if going is not None:
+                await cancel(going)
 
     def _refuse_if_taken_down(self, run: str) -> None:
         """After a `down` from anywhere nothing starts again unless a user asks.

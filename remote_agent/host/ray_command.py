@@ -96,7 +96,6 @@ def environment(base: Mapping[str, str], token: Path, bundle: Path | None = None
         # CUDA then numbers the GPUs as nvidia-smi and NVML do.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PYTHONPATH": str(AGENT_PATH),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,30 @@ async def test_what_a_killed_shipper_left_goes_after_a_while_and_does_not_block(
     os.utime(folder / "agent.new.old", (1, 1))
     await agent.ship(LocalTransport(Host(name="nas", connection="local")), "lab", "/python")
     assert names_in(folder) == ["agent", "agent.new.fresh"]
+
+
+async def test_the_agent_keeps_byte_code_and_takes_none_of_another_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the agent before may write its byte code at the moment when the new one takes that one's place."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    transport = LocalTransport(Host(name="nas", connection="local"))
+    cache = tmp_path / agent.folder("lab") / "agent" / "remote_agent" / "__pycache__"
+    before = tmp_path / "before"
+    for word in ("one", "two"):  # of the same length
+        files = (("remote_agent/__init__.py", b""), ("remote_agent/word.py", f"print({word!r})\n".encode()))
+        monkeypatch.setattr(agent, "_sources", lambda files=files: files)
+        agent._archive.cache_clear()
+        await agent.ship(transport, "lab", sys.executable)
+        if before.exists():
+            shutil.copytree(before, cache)
+        done = await agent.call(transport, "lab", "word", step="say")
+        assert done is not None
+        assert done.stdout.raw == f"{word}\n"
+        if not before.exists():
+            shutil.copytree(cache, before)
+    agent._archive.cache_clear()
+    assert [path.name.partition(".")[0] for path in before.glob("word.*.pyc")] == ["word"]
 
 
 def test_the_agents_own_python_is_not_steered_by_the_users_variables(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import stat
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from hetero_tui import events
 from hetero_tui.errors import ClusterError, Unreachable
 from hetero_tui.events import ClusterState, Event, HostState
 from hetero_tui.fleet import authority
-from hetero_tui.fleet.bring_up import UpReport, bring_up, is_new
+from hetero_tui.fleet.bring_up import OnHead, UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed
@@ -33,6 +34,7 @@ from tests.specs import node_spec
 HOSTS = ("mercer", "crosby", "nas")
 HEAD = "mercer"
 SECRET = "5ec2e7" + 58 * "0"
+PATIENCE = 10.0
 
 
 def node(host: str) -> protocol.NodeSpec:
@@ -110,9 +112,9 @@ class Fleet:
     def swap(self, machine: Machine) -> None:
         self._transports[machine.host] = cast("Transport", machine)
 
-    async def up(self) -> UpReport:
+    async def up(self, on_head: OnHead | None = None) -> UpReport:
         view = FleetView(self._inventory, self._transports, self._probed, self.surveyed)
-        return await bring_up(view, self.ledger, self._emit)
+        return await bring_up(view, self.ledger, self._emit, on_head=on_head)
 
     def sampled(self, host: str) -> None:
         sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState.RUNNING)
@@ -229,6 +231,36 @@ async def test_a_named_head_that_fails_is_not_replaced_nor_is_the_second_one(tmp
     with pytest.raises(ClusterError, match=r"the head (crosby|nas) did not start: Ray was killed"):
         await fleet.up()
     assert fleet.state.cluster_state is ClusterState.DOWN
+
+
+class Late(Machine):
+    """A machine whose Ray has not joined until ``may_join`` is set."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.may_join = asyncio.Event()
+
+    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
+        if step == "start node":
+            await self.may_join.wait()
+        return await super().run(command, step=step, deadline=deadline, stdin=stdin)
+
+
+async def test_what_needs_only_the_head_begins_while_the_other_hosts_join(tmp_path: Path, make_facts: Any) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=())
+    late = Late("nas")
+    fleet.swap(late)
+    seen: list[list[HostState]] = []
+
+    async def on_head() -> None:
+        seen.append(fleet.host_states)
+        late.may_join.set()  # it joins only once this was called
+
+    async with asyncio.timeout(PATIENCE):
+        report = await fleet.up(on_head)
+    ((head, _, last),) = seen
+    assert (head, last) == (HostState.UP, HostState.STARTING)
+    assert report.joined == HOSTS
 
 
 def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_was_killed() -> None:

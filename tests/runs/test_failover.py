@@ -14,7 +14,7 @@ from hetero_tui.events import Event, HostState
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs.failover import form_anew
+from hetero_tui.runs.failover import Formed, form_anew
 from hetero_tui.state import initial
 from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
@@ -59,12 +59,14 @@ async def test_no_host_is_left_as_connecting_once_it_has_answered(tmp_path: Path
         nonlocal state
         state = apply(state, event)
 
+    told: list[Formed] = []
     if role == "head":  # another laptop was first
-        formed = await form_anew(inventory, machines, Ledger("lab", tmp_path), emit, "text-1")
+        formed = await form_anew(inventory, machines, Ledger("lab", tmp_path), emit, "text-1", told.append)
         assert (formed.head, formed.report) == ("mercer", None)
     else:
         with pytest.raises(NoCopy):
-            await form_anew(inventory, machines, Ledger("lab", tmp_path), emit, "text-1")
+            await form_anew(inventory, machines, Ledger("lab", tmp_path), emit, "text-1", told.append)
+    assert not told, "no new cluster was begun"
     assert [(host.state, host.detail) for host in state.hosts] == [
         (HostState.UP, ""),
         (HostState.RESTARTING, "the head does not answer"),

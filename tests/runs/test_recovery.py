@@ -7,16 +7,20 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hetero_tui import events
 from hetero_tui.commanding import Call
 from hetero_tui.errors import RunError, TakenDown
+from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.launcher import open_session
 from hetero_tui.narration import Output
+from hetero_tui.runs import recovery as module
+from hetero_tui.runs.failover import Formed
 from hetero_tui.runs.recovery import FleetRecovery, LookingOn
 from hetero_tui.runs.seen import Seen
 
@@ -107,6 +111,52 @@ async def test_what_serves_metrics_only_looks(tmp_path: Path) -> None:
         assert isinstance(session._recovery, LookingOn)
     async with asyncio.timeout(PATIENCE), call.session(narrate=False) as session:
         assert not isinstance(session._recovery, LookingOn)  # `attach` and `train` let a run go on
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_run_goes_on_from_the_moment_when_there_is_a_head_and_the_others_join_meanwhile(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    fleet, recovery = watched.fleet, watched.recovery
+    goes_on, has_formed = asyncio.Event(), asyncio.Event()
+    report = UpReport(None, (HOST,), {})
+
+    async def form(*arguments: Any) -> Formed:
+        arguments[-1](Formed(HOST, (), {}, None))
+        await goes_on.wait()  # the last host joins only after that
+        has_formed.set()
+        return Formed(HOST, (), {}, report)
+
+    async def go_on() -> str:
+        goes_on.set()
+        if fails:
+            raise RunError("it has no checkpoint", step="resume run")
+        return HOST
+
+    monkeypatch.setattr(module, "form_anew", form)
+    async with asyncio.timeout(PATIENCE):
+        forming = recovery._form_anew("run", fleet.transports, go_on)
+        if fails:
+            with pytest.raises(RunError, match="no checkpoint"):
+                await forming
+        else:
+            assert await forming == HOST
+    assert has_formed.is_set()
+    assert fleet.report is report, "the cluster is formed all the same"
+
+
+async def test_a_run_goes_on_in_a_cluster_that_another_laptop_formed(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def there(*_: Any) -> Formed:
+        return Formed(HOST, (), {}, None)
+
+    async def go_on() -> str:
+        return HOST
+
+    monkeypatch.setattr(module, "form_anew", there)
+    async with asyncio.timeout(PATIENCE):
+        assert await watched.recovery._form_anew("run", watched.fleet.transports, go_on) == HOST
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])

@@ -35,10 +35,17 @@ def test_the_token_is_never_on_a_command_line_or_in_the_environment(tmp_path):
 
 
 def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays():
-    base = {"RAY_ADDRESS": "elsewhere", "PYTHONHOME": "/x", "PYTHONPATH": "/y", "LD_LIBRARY_PATH": "/cuda"}
+    base = {
+        "RAY_ADDRESS": "elsewhere",
+        "PYTHONHOME": "/x",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": "/y",
+        "LD_LIBRARY_PATH": "/cuda",
+    }
     environment = ray_command.environment(base, Path("/t"))
     assert "RAY_ADDRESS" not in environment
     assert "PYTHONHOME" not in environment
+    assert "PYTHONDONTWRITEBYTECODE" not in environment, "each process would compile torch where it has no byte code"
     assert environment["PYTHONPATH"] == str(ray_command.AGENT_PATH)
     assert environment["LD_LIBRARY_PATH"] == "/cuda"
 
