@@ -213,7 +213,7 @@ def _weight(value: object) -> float:
         )
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else -1.0
+    number = -1.0 if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not 0 <= number < float("inf"):
         raise JobError(
             f"loss gave the weight {value!r}", hint="return (sum, weight) with a weight that is a number, 0 or more"
