@@ -232,7 +232,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=dict(os.environ) | (tls.variables(bundle) if bundle is not None else {}),
+            env=dict(os.environ) | (tls.variables(bundle, encrypted=True) if bundle is not None else {}),
         )
 
     def hear(self) -> dict[str, Any]:

@@ -37,6 +37,9 @@ SAME_HASHES = {"PYTHONHASHSEED": "0"}
 SIMULATED_SPEED = "HETERO_TUI_SIMULATED_SPEED"
 """Environment variable of a simulated machine (demo, lab): its speed as a fraction of this computer's (0.25)."""
 
+EXCHANGE = "HETERO_TUI_EXCHANGE"
+"""Environment variable of a cluster's processes: whether their own connections use TLS (``tls``) or not (``clear``)."""
+
 HOST_LABEL = "hetero-host"
 """Ray node label that holds the inventory's name of the host."""
 
@@ -114,8 +117,8 @@ class NodeSpec:
     ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
     ``epoch`` tells clusters of this name apart that were formed one after the other: the larger is the newer. It is
     the time at which it was formed, so that a cluster whose head was lost is older than the one that took its place.
-    ``encrypted``: all connections between machines are under TLS. ``meshed``: its addresses are those of the cluster's
-    own WireGuard network.
+    ``encrypted``: all connections between machines are under TLS, and not Ray's alone. ``meshed``: its addresses are
+    those of the cluster's own WireGuard network.
     """
 
     cluster: str

@@ -58,8 +58,8 @@ def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
         raise NoCluster("the cluster is not up on this machine")
     address = protocol.join_address(spec.head_address, spec.gcs_port)
     own = {"RAY_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-    bundle = layout.tls_path(folder) if spec.encrypted else None
-    return ray_command.environment(base, layout.token_path(folder), bundle) | own
+    secrets = layout.token_path(folder), layout.tls_path(folder)
+    return ray_command.environment(base, *secrets, encrypted=spec.encrypted) | own
 
 
 def scripts_environment(spec: RunSpec, place: Path, base: Mapping[str, str]) -> dict[str, str]:

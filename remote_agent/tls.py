@@ -1,8 +1,8 @@
 """TLS 1.3 between a cluster's machines: each side shows a certificate that the cluster's own authority has signed.
 
 The laptop makes the authority and a certificate for each host. A host has them in one file: its private key, its
-certificate, the authority's. Ray's gRPC is given that file by :func:`variables`; these are in the environment of every
-process of the cluster, and our own connections go by them too. Needs nothing but the standard library.
+certificate, the authority's. Ray's gRPC always uses that file, by :func:`variables`, which are in the environment of
+every process of the cluster; our own connections do so with ``security: tls``. Needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from remote_agent.protocol import EXCHANGE
 
 _FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _READ = 1 << 18
@@ -33,14 +35,15 @@ class Distrusted(OSError):
         super().__init__(f"{DISTRUST} ({detail})")
 
 
-def variables(bundle: Path) -> dict[str, str]:
-    """The environment in which Ray and our own connections use the file."""
-    return {"RAY_USE_TLS": "1"} | dict.fromkeys(_FILES, str(bundle))
+def variables(bundle: Path, *, encrypted: bool) -> dict[str, str]:
+    """The environment in which Ray uses the file, and, if ``encrypted``, our own connections too."""
+    return {"RAY_USE_TLS": "1", EXCHANGE: "tls" if encrypted else "clear"} | dict.fromkeys(_FILES, str(bundle))
 
 
 def enabled(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process's connections to other machines have to be encrypted."""
-    return environment.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray itself reads it
+    """Whether this process's own connections to other machines have to be encrypted, and not Ray's alone."""
+    of_ray = environment.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray itself reads it
+    return of_ray and environment.get(EXCHANGE) != "clear"
 
 
 def _context(certificate: str, key: str, authority: str, *, server: bool) -> ssl.SSLContext:

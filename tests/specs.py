@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from hetero_tui.fleet import authority
+from remote_agent.host import layout, processes
 from remote_agent.protocol import NodeSpec
+
+AUTHORITY = authority.create("lab")
+
+
+def give_certificate(spec: NodeSpec) -> None:
+    """Write the file with the node's certificate into its folder."""
+    text = authority.certificate(AUTHORITY, spec.host, [spec.node_address])
+    processes.write_private(layout.tls_path(Path(spec.folder)), text)
 
 
 def node_spec(host: str, role: str) -> NodeSpec:

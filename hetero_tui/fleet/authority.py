@@ -1,7 +1,7 @@
-"""Makes the cluster's own certificate authority, for ``security: tls``; its key stays on this computer.
+"""Makes the cluster's own certificate authority.
 
-An authority is made together with the cluster's token, and the ledger keeps both. Each host gets one file (see
-:mod:`remote_agent.tls`): its private key, its certificate, and the authority's certificate.
+An authority is made together with the cluster's token. The ledger and the head keep both, so that another laptop can
+add a host. Each host gets one file (see :mod:`remote_agent.tls`): its private key, its certificate, the authority's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from cryptography import x509  # asyncssh's own requirement
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -34,15 +35,37 @@ def create(cluster: str) -> str:
 
 
 def certificate(authority: str, host: str, addresses: Iterable[str]) -> str:
-    """Make a host's file, in PEM: a new private key, its certificate for the host's addresses, and the authority's."""
-    signer = serialization.load_pem_private_key(authority.encode(), password=None)
-    assert isinstance(signer, Key), "create() made it"
-    root = x509.load_pem_x509_certificate(authority[authority.index("-----BEGIN CERTIFICATE") :].encode())
-    issuer = root.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    assert isinstance(issuer, str), "create() made it"
+    """Make a host's file, in PEM: a new private key, its certificate for the host's addresses, and the authority's.
+
+    Raises:
+        ValueError: :func:`create` did not make this authority.
+    """
+    signer, root, issuer = _read(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     names = tuple(dict.fromkeys((host, *_OWN, *(address.partition("%")[0] for address in addresses))))
     return _private(key) + _public(_signed(host, key.public_key(), issuer, signer, names)) + _public(root)
+
+
+def is_one(text: str) -> bool:
+    """Whether a host may have kept this for us: an authority as :func:`create` makes it."""
+    try:
+        _read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(authority: str) -> tuple[Key, x509.Certificate, str]:
+    """Its key, its certificate and its name. Raises ValueError."""
+    try:
+        signer = serialization.load_pem_private_key(authority.encode(), password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
+    root = x509.load_pem_x509_certificate(authority[authority.index("-----BEGIN CERTIFICATE") :].encode())
+    names = root.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if not isinstance(signer, Key) or root.public_key() != signer.public_key() or len(names) != 1:
+        raise ValueError("not an authority of ours")
+    return signer, root, str(names[0].value)
 
 
 def _signed(

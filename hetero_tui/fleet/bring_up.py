@@ -39,7 +39,10 @@ from remote_agent import protocol
 from remote_agent.states import RayState
 
 STEP = "start node"
-_TOKEN = re.compile(r"[0-9a-f]{64}")
+_KEPT = re.compile(
+    r"^(?P<token>[0-9a-f]{64})\n*(?P<authority>-----BEGIN PRIVATE KEY-----.*-----END CERTIFICATE-----\n)?\Z",
+    re.MULTILINE | re.DOTALL,
+)
 
 OnHead = Callable[[], Awaitable[None]]
 """Called once the head of a new cluster is up."""
@@ -125,7 +128,7 @@ async def _bring_up(
     nodes = tuple(node for node in plan.nodes if running is None or only in (None, node.host))
     # A machine of the replaced cluster that comes back must not join the new one, so the new one has a new secret.
     try:
-        token = await _token(
+        token, own = await _credentials(
             inventory.cluster, ledger, transports[plan.head], running is not None, new=is_new(surveyed, holders)
         )
     except HostError as silent:
@@ -134,7 +137,6 @@ async def _bring_up(
         cause = f"the running cluster's head, {plan.head}, can't be asked for its secret, so no host joins"
         raise ClusterError(f"{cause}: {silent.cause}", step=STEP, hint=silent.hint) from silent
     members = None if running is None else {name for name, found in surveyed.items() if found.runs_ray}
-    secrets_of = _secrets(inventory, ledger, token, members)
     for node in nodes:
         ledger.intend(candidates[node.host].host, "node")
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
@@ -151,7 +153,7 @@ async def _bring_up(
                     transports[node.host],
                     candidates[node.host].facts.python.executable,
                     _spec_of(inventory, candidates[node.host].host.role, node, plan, epoch),
-                    secrets_of(node),
+                    _secrets_of(node, plan.head, token, own, members),
                     emit,
                 )
             )
@@ -252,46 +254,45 @@ def is_new(surveyed: Mapping[str, Surveyed], holders: frozenset[str] | None) -> 
     return holders is not None or not any(found.has_node for found in surveyed.values())
 
 
-async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool) -> str:
-    """The secret of the running cluster, or a new one. It is sent by stdin and files, never in a command."""
-    if running:
-        path = f"{agent.folder(cluster)}/token"
-        done = await head.run(["cat", path], step="read token", deadline=deadlines.COMMAND)
-        token = done.stdout.raw.strip().rpartition("\n")[2]
-        if done.exit_status == 0 and _TOKEN.fullmatch(token):
-            ledger.keep_token(token)
-            return token
-    known = ledger.token()
-    if known is not None and not new:
-        return known
-    token = secrets.token_hex(32)
-    ledger.keep_token(token)
-    return token
+async def _credentials(
+    cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool
+) -> tuple[str, str | None]:
+    """Token and authority of the running cluster, which its head keeps too, or new ones; no authority: it is lost.
 
-
-def _secrets(
-    inventory: Inventory, ledger: Ledger, token: str, members: Collection[str] | None
-) -> Callable[[PlannedNode], Mapping[str, str]]:
-    """The secret files of a node, by name.
-
-    ``members`` of a running cluster (None: none runs) already have certificates. If another computer has the
-    authority, a node that needs a certificate is refused.
+    They are sent by stdin and files, never in a command.
     """
-    authority = None
-    if inventory.encrypted:
-        from hetero_tui.fleet import authority as of_cluster  # takes a moment to load
+    from hetero_tui.fleet import authority  # takes a moment to load
 
-        authority = ledger.authority()
-        if authority is None and members is None:
-            authority = of_cluster.create(inventory.cluster)
-            ledger.keep_authority(authority)
+    if running:
+        script = 'echo; cat "$0/token" && echo && cat "$0/authority.pem"'
+        done = await head.run(
+            ["sh", "-c", script, agent.folder(cluster)], step="read token", deadline=deadlines.COMMAND
+        )
+        if found := _KEPT.search(done.stdout.raw):
+            ledger.keep_token(found["token"])
+            if found["authority"] and authority.is_one(found["authority"]):
+                ledger.keep_authority(found["authority"])
+            return found["token"], ledger.authority()
+    token, own = ledger.token(), ledger.authority()
+    if token is None or new:
+        token, own = secrets.token_hex(32), None
+        ledger.keep_token(token)
+    if own is None and not running:
+        own = authority.create(cluster)
+        ledger.keep_authority(own)
+    return token, own
 
-    def secrets_of(node: PlannedNode) -> Mapping[str, str]:
-        if authority is None or node.host in (members or ()):
-            return {"token": token}
-        return {"token": token, "tls.pem": of_cluster.certificate(authority, node.host, [node.address])}
 
-    return secrets_of
+def _secrets_of(
+    node: PlannedNode, head: str, token: str, own: str | None, members: Collection[str] | None
+) -> Mapping[str, str]:
+    """The secret files of a node, by name. ``members`` of a running cluster already have certificates."""
+    if own is None or node.host in (members or ()):
+        return {"token": token}
+    from hetero_tui.fleet import authority  # takes a moment to load
+
+    files = {"token": token, "tls.pem": authority.certificate(own, node.host, [node.address])}
+    return files | ({"authority.pem": own} if node.host == head else {})
 
 
 def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPlan, epoch: int) -> protocol.NodeSpec:

@@ -18,12 +18,8 @@ MOST_CLOCK_SKEW = 30.0
 """Seconds that a machine's clock may be off, since logs of several hosts are sorted by time."""
 
 TRUSTED_ONLY = (
-    "for trusted networks only, or with `security: tls`, or over a VPN: who can reach these hosts' ports can end the"
-    " cluster, though not get into it (a bug of Ray 2.60)"
-)
-MESHED_ONLY = (
-    "WireGuard encrypts what the hosts send each other; who can reach their ports from elsewhere can still end the"
-    " cluster, though not get into it (a bug of Ray 2.60), unless `security: tls` is set, too"
+    "weights and gradients go between the hosts in clear: who controls a machine or a cable on the way can read and"
+    " change them, though not get into the cluster; `security: tls` encrypts them"
 )
 FEWEST_FILES = 4096
 """Least limit of open files; Ray's processes need one for each connection."""
@@ -47,10 +43,9 @@ class Surroundings:
 
 
 def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
-    """The warning about a network without TLS; empty under TLS, or if all hosts are on one computer."""
-    if inventory.encrypted or all(ipaddress.ip_address(each).is_loopback for each in addresses):
-        return ""
-    return MESHED_ONLY if inventory.meshed else TRUSTED_ONLY
+    """The warning about data in clear; empty under TLS or WireGuard, or if all hosts are on one computer."""
+    is_safe = inventory.encrypted or inventory.meshed
+    return "" if is_safe or all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
 
 
 def of_error(error: HostError) -> Finding:

@@ -124,7 +124,7 @@ def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> N
     """
     differs = ""
     if running.encrypted != inventory.encrypted:
-        now = "with TLS" if running.encrypted else "without TLS"
+        now = f"with `security: {'tls' if running.encrypted else 'token'}`"
         differs = f"{now}, and the inventory says `security: {inventory.security}`"
     elif running.meshed != inventory.meshed:
         now = "in a WireGuard network" if running.meshed else "without WireGuard"

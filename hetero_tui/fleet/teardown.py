@@ -261,7 +261,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     script = (
         f'test -d "$0" || exit {_AGENT_NOT_REMOVED}\n'
         'rm -rf "$0"/agent.new.* "$0"/agent.old.* "$0/agent.lock" "$0/token" "$0"/token.* "$0"/tls.pem*'
-        ' "$0/processes" "$0/logs" || exit 1\n'
+        ' "$0"/authority.pem* "$0/processes" "$0/logs" || exit 1\n'
         f'rmdir "$0/runs" 2>/dev/null; if [ -e "$0/runs" ]; then exit {_AGENT_NOT_REMOVED}; fi\n'
         f'if [ -e "$0/agent" ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf "$0/agent" || exit 1\n'
         'rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'

@@ -104,7 +104,7 @@ class Inventory(_Model):
     cluster: Name = "hetero"
     head: str | None = None
     security: Literal["token", "tls"] = Field(
-        default="token", description="tls: what the hosts send each other is encrypted."
+        default="token", description="tls: weights and gradients are encrypted too, and not Ray's connections alone."
     )
     network: Literal["direct", "wireguard"] = Field(
         default="direct", description="wireguard: the hosts are connected by a network of their own, encrypted."
@@ -118,7 +118,7 @@ class Inventory(_Model):
 
     @property
     def encrypted(self) -> bool:
-        """Whether what the hosts send each other has to be under TLS."""
+        """Whether all that the hosts send each other has to be under TLS, and not Ray's alone."""
         return self.security == "tls"
 
     def host(self, name: str) -> Host | None:

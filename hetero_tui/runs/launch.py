@@ -83,7 +83,7 @@ async def launch(
     written = protocol.encode(document).encode() + b"\n"
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
     module = SWEEP if order.search is not None else COORDINATOR if order.script is None else SCRIPT
-    await start_coordinator(transport, inventory.cluster, run, module)
+    await start_coordinator(transport, inventory, run, module)
     return run, head
 
 
@@ -129,31 +129,36 @@ def specification(
     )
 
 
-ENVIRONMENT = (
+_ENVIRONMENT = (
     'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token" RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; '
-    'if [ -e tls.pem ]; then tls="$PWD/tls.pem"; export RAY_USE_TLS=1 '
-    'RAY_TLS_SERVER_CERT="$tls" RAY_TLS_SERVER_KEY="$tls" RAY_TLS_CA_CERT="$tls"; fi'
+    'export RAY_USE_TLS=1; tls="$PWD/tls.pem"; '
+    'export RAY_TLS_SERVER_CERT="$tls" RAY_TLS_SERVER_KEY="$tls" RAY_TLS_CA_CERT="$tls"; '
 )
-"""A coordinator's, as a shell in the cluster's folder sets it. Secrets go by file, never by a command line.
-
-One that is disconnected from the cluster must not have Ray start one of its own."""
 
 COORDINATOR, SCRIPT, SWEEP = "remote_agent.coordinate", "remote_agent.raw_ray script", "remote_agent.sweep"
 """What carries out a run: the module, with the words before the run's folder."""
 
 
-async def start_coordinator(transport: Transport, cluster: str, run: str, module: str = COORDINATOR) -> None:
+def environment(inventory: Inventory) -> str:
+    """A coordinator's, as a shell in the cluster's folder sets it. Secrets go by file, never by a command line.
+
+    One that is disconnected from the cluster must not have Ray start one of its own.
+    """
+    return f"{_ENVIRONMENT}export {protocol.EXCHANGE}={'tls' if inventory.encrypted else 'clear'}"
+
+
+async def start_coordinator(transport: Transport, inventory: Inventory, run: str, module: str = COORDINATOR) -> None:
     """Start what carries out a run whose files are on the host, apart from this laptop.
 
     Raises:
         CommandFailed: it did not start.
     """
     # The agent starts programs in the cluster's folder.
-    program = f'{ENVIRONMENT}; exec sh agent/run {module} "$PWD/runs/$0"'
-    home = agent.home_folder(cluster)
+    program = f'{environment(inventory)}; exec sh agent/run {module} "$PWD/runs/$0"'
+    home = agent.home_folder(inventory.cluster)
     done = await agent.call(
         transport,
-        cluster,
+        inventory.cluster,
         "host.processes",
         "launch",
         *("--folder", home),

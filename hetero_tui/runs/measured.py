@@ -14,7 +14,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs.launch import ENVIRONMENT, specification
+from hetero_tui.runs.launch import environment, specification
 from hetero_tui.runs.listing import live_run
 from hetero_tui.runs.order import Order, archive_of
 from hetero_tui.runs.profile_names import profile_name
@@ -59,7 +59,7 @@ async def measure(
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
     # The coordinator's environment, as for a run; what was measured is printed, and the folder has no further use.
     program = (
-        f'cd "$0" || exit 1; {ENVIRONMENT}; '
+        f'cd "$0" || exit 1; {environment(inventory)}; '
         'sh agent/run remote_agent.training.coordinator.measuring "$PWD/plans/$1"; '
         'status=$?; rm -rf "$PWD/plans/$1"; exit $status'
     )

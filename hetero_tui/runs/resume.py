@@ -120,7 +120,7 @@ async def resume(
         detail = "no agent there" if done is None else last_lines(done.stderr)
         cause = f"{summary.id} could not be resumed: {last_lines(detail, 1)}"
         raise CommandFailed(place, cause, step=STEP, hint="run `hetero-tui up` again", output=detail)
-    await start_coordinator(transport, inventory.cluster, summary.id)
+    await start_coordinator(transport, inventory, summary.id)
     return place, summary
 
 

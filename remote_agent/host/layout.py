@@ -23,8 +23,13 @@ def token_path(folder: Path) -> Path:
 
 
 def tls_path(folder: Path) -> Path:
-    """This machine's private key, its certificate and the authority's, written by the laptop; with TLS only."""
+    """This machine's private key, its certificate and the authority's, written by the laptop."""
     return folder / "tls.pem"
+
+
+def authority_path(folder: Path) -> Path:
+    """The cluster's authority with its key, on the head alone: another laptop takes it from there, with the token."""
+    return folder / "authority.pem"
 
 
 def mesh_path(folder: Path) -> Path:

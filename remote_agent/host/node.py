@@ -76,9 +76,7 @@ def start(spec: NodeSpec) -> NodeReport:
 
 
 def _start(folder: Path, spec: NodeSpec) -> NodeReport:
-    ray_node.check_secrets(folder, spec)
-    if not spec.encrypted:
-        layout.tls_path(folder).unlink(missing_ok=True)  # of an earlier cluster: its being there says how to connect
+    ray_node.check_secrets(folder)
     pause = partial(_pause, folder)
     record = processes.read_record(folder, layout.RAY)
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
@@ -176,7 +174,7 @@ def _await_head(spec: NodeSpec, pause: ray_node.Pause) -> None:
         if silence.startswith(tls.DISTRUST):
             raise NodeError(
                 f"the head at {where} and this machine: {silence}",
-                "run `up` on the computer that formed the cluster, or `down`, then `up`: all get fitting certificates",
+                "run `down`, then `up`: all get fitting certificates",
             )
         if time.monotonic() >= ends:
             seconds = f"{deadlines.HEAD_REACHABLE_SECONDS:.0f} s"

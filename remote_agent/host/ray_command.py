@@ -6,6 +6,8 @@ Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
   user happens to have a token in ``~/.ray``, and falls back to ports that other clusters use.
 - Silence is noticed after 3 x 1 s, not after a minute, so that a pulled cable is a short pause. A machine
   that is back after a silence asks within 1 s, not 5, whether it was declared dead meanwhile.
+- Its gRPC is always under mutual TLS: without, the token goes over the network in clear, and one call of a stranger
+  (``RaySyncer/StartSync``) ends a node before the token is looked at.
 - Its metrics are off: those ports are open to the whole network and know no token.
 - Its log monitor, which would print what actors print in a driver's terminal, is left out on every node: no user
   looks at one, and it is a process that takes part of the start's time.
@@ -67,14 +69,13 @@ def arguments(spec: NodeSpec, ray_folder: Path, object_store: int, *, dashboard:
     return argv
 
 
-def environment(base: Mapping[str, str], token: Path, bundle: Path | None = None) -> dict[str, str]:
+def environment(base: Mapping[str, str], token: Path, bundle: Path, *, encrypted: bool) -> dict[str, str]:
     """Ray's environment: the user's own without anything that would steer Ray or Python elsewhere, and our settings.
 
-    ``bundle`` is the file with this machine's certificate, where connections are encrypted.
+    ``bundle`` is the file with this machine's certificate; ``encrypted``: our own connections use it too.
     """
     kept = {key: value for key, value in base.items() if not key.startswith(("RAY_", "PYTHON"))}
-    if bundle is not None:
-        kept |= tls.variables(bundle)
+    kept |= tls.variables(bundle, encrypted=encrypted)
     return kept | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),

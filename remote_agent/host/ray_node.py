@@ -37,7 +37,7 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
         NodeError: the token or the certificate is missing, or open to other users.
         LaunchError, OSError: the program or its folder can't be used.
     """
-    token, bundle = check_secrets(folder, spec)
+    token, bundle = check_secrets(folder)
     log = layout.log_path(folder)
     if log.exists():
         log.replace(log.with_name("ray.previous.log"))
@@ -46,14 +46,15 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
     # Ray numbers its sockets where old ones lie, and the longer names may no longer fit into a socket's path.
     for sockets in ray_folder.glob("session_*/sockets"):
         shutil.rmtree(sockets, ignore_errors=True)
-    # The dashboard's parts speak plain HTTP to each other, over the network too.
+    # The dashboard's parts speak plain HTTP to each other, over the network too, which Ray's TLS is not for.
     dashboard = ray_command.dashboard_installed() and not spec.encrypted
     argv = ray_command.arguments(spec, ray_folder, _object_store(), dashboard=dashboard)
-    return processes.launch(folder, layout.RAY, argv, log, ray_command.environment(os.environ, token, bundle))
+    environment = ray_command.environment(os.environ, token, bundle, encrypted=spec.encrypted)
+    return processes.launch(folder, layout.RAY, argv, log, environment)
 
 
-def check_secrets(folder: Path, spec: NodeSpec) -> tuple[Path, Path | None]:
-    """The cluster's token and, where ``spec`` wants connections encrypted, the file with this machine's certificate.
+def check_secrets(folder: Path) -> tuple[Path, Path]:
+    """The cluster's token and the file with this machine's certificate.
 
     The laptop wrote them; only this user may be able to read them.
 
@@ -62,10 +63,7 @@ def check_secrets(folder: Path, spec: NodeSpec) -> tuple[Path, Path | None]:
     """
     token, bundle = layout.token_path(folder), layout.tls_path(folder)
     _check_secret(token, "the cluster's token", "run `up` again: it sends the token first")
-    if not spec.encrypted:
-        return token, None
-    hint = "run `up` on the computer that formed the cluster, which keeps its authority; or `down`, then `up`"
-    _check_secret(bundle, "this machine's certificate", hint)
+    _check_secret(bundle, "this machine's certificate", "run `down`, then `up`: all get certificates of one authority")
     return token, bundle
 
 
@@ -88,8 +86,7 @@ def head_silence(spec: NodeSpec) -> str:
     """Why the head's port does not answer this machine now; empty when it does."""
     try:
         with socket.create_connection((spec.head_address, spec.gcs_port), deadlines.CONNECT_SECONDS) as sock:
-            if spec.encrypted:
-                tls.meet(sock, layout.tls_path(processes.absolute_path(spec.folder)), spec.head_address)
+            tls.meet(sock, layout.tls_path(processes.absolute_path(spec.folder)), spec.head_address)
     except TimeoutError:
         return "no answer"
     except OSError as error:

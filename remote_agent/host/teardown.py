@@ -86,6 +86,7 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
     for path in (
         layout.token_path(folder),
         layout.tls_path(folder),
+        layout.authority_path(folder),
         layout.spec_path(folder),
         supervision.path(folder),
     ):

@@ -26,7 +26,7 @@ OURS, FOREIGN = authority.create("lab"), authority.create("lab")
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process's own certificate, as the environment of a cluster's process names it."""
     path = written(tmp_path / "tls.pem", OURS)
-    for name, value in tls.variables(path).items():
+    for name, value in tls.variables(path, encrypted=True).items():
         monkeypatch.setenv(name, value)
     return path
 
@@ -170,8 +170,10 @@ def test_a_machine_finds_out_whether_the_head_and_it_accept_each_other(
 
 
 def test_connections_are_encrypted_where_rays_are() -> None:
-    assert tls.enabled(tls.variables(Path("tls.pem")))
+    assert tls.enabled(tls.variables(Path("tls.pem"), encrypted=True))
+    assert tls.enabled({"RAY_USE_TLS": "1"}), "somebody's own cluster"
     assert not tls.enabled({})
+    assert not tls.enabled(tls.variables(Path("tls.pem"), encrypted=False)), "only Ray's are"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="this computer has no openssl")

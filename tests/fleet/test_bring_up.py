@@ -49,8 +49,11 @@ def running_node(host: str, security: str) -> protocol.NodeReport:
 class Machine:
     """A host as a transport shows it: it answers each command, or from the command named ``fails_at`` on no more."""
 
-    def __init__(self, host: str, fails_at: str = "", report: protocol.NodeReport | None = None) -> None:
+    def __init__(
+        self, host: str, fails_at: str = "", report: protocol.NodeReport | None = None, authority: str = ""
+    ) -> None:
         self.host = host
+        self._authority = authority
         self.address = f"10.0.0.{2 + HOSTS.index(host)}"
         self._fails_at = fails_at
         self.given: dict[str, bytes] = {}
@@ -60,7 +63,7 @@ class Machine:
         if step == self._fails_at:
             raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
         if step == "read token":
-            return Completed(0, HostText(f"{SECRET}\n"), HostText(""))
+            return Completed(0, HostText(f"\n{SECRET}\n{self._authority}"), HostText(""))
         if step == "start node" and "stop" in command:
             return Completed(0, HostText(protocol.encode(protocol.StopReport()) + "\n"), HostText(""))
         return Completed(0, HostText(protocol.encode(self._report) + "\n"), HostText(""))
@@ -271,10 +274,11 @@ def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_wa
     assert is_new({"nas": begun}, frozenset({"nas"}))
 
 
-async def test_each_host_of_a_new_encrypted_cluster_gets_a_certificate_for_its_address(
-    tmp_path: Path, make_facts: Any
+@pytest.mark.parametrize("security", ["token", "tls"])
+async def test_each_host_of_a_new_cluster_gets_a_certificate_for_its_address_and_the_head_the_authority(
+    tmp_path: Path, make_facts: Any, security: str
 ) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=(), security="tls")
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=(), security=security)
     await fleet.up()
     keys = set()
     for machine in fleet.machines:
@@ -290,24 +294,32 @@ async def test_each_host_of_a_new_encrypted_cluster_gets_a_certificate_for_its_a
         keys.add(certificate.public_key().public_numbers())
     assert len(keys) == len(HOSTS)
     assert stat.S_IMODE((tmp_path / "lab/authority.pem").stat().st_mode) == 0o600
-    assert b"PRIVATE" not in machine.given["token"]
+    given = [set(machine.given) for machine in fleet.machines]
+    assert given == [{"token", "tls.pem", "authority.pem"}, {"token", "tls.pem"}, {"token", "tls.pem"}]
 
 
-async def test_only_the_laptop_with_the_running_clusters_authority_gives_certificates_and_members_keep_theirs(
+async def test_a_new_host_gets_a_certificate_of_the_authority_that_the_head_keeps_and_members_keep_theirs(
     tmp_path: Path, make_facts: Any
 ) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"), security="tls")
+    own = authority.create("lab")
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, authority=own), running=("mercer", "crosby"))
     fleet.ledger.keep_token("of an earlier cluster")
     fleet.ledger.keep_authority(authority.create("lab"))
     await fleet.up()
-    assert [set(machine.given) for machine in fleet.machines] == [{"token"}] * 3
-    assert fleet.ledger.authority() is None, "it was the earlier cluster's"
-
-    fleet.ledger.keep_authority(authority.create("lab"))
-    await fleet.up()
     assert [set(machine.given) for machine in fleet.machines] == [{"token"}, {"token"}, {"token", "tls.pem"}]
+    assert fleet.machines[2].given["tls.pem"].endswith(own[own.index("-----BEGIN CERT") :].encode())
+    assert fleet.ledger.authority() == own
     fleet.ledger.forget_token()
     assert fleet.ledger.authority() is None
+
+
+@pytest.mark.parametrize("kept", ["", "-----BEGIN PRIVATE KEY-----\nx\n-----END CERTIFICATE-----\n"])
+async def test_a_head_without_the_authority_or_with_a_broken_one_breaks_nothing(
+    tmp_path: Path, make_facts: Any, kept: str
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, authority=kept), running=("mercer", "crosby"))
+    await fleet.up()
+    assert [set(machine.given) for machine in fleet.machines] == [{"token"}] * 3, "nas then says what it lacks"
 
 
 @pytest.mark.parametrize(("runs", "wanted"), [("token", "tls"), ("tls", "token")])

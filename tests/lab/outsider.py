@@ -15,6 +15,7 @@ import os
 import random
 import re
 import resource
+import ssl
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,10 @@ FRAMES = {
 }
 PROGRAMS = ("core/src/ray/gcs/gcs_server", "core/src/ray/raylet/raylet", "_raylet.so")
 KILLS = "/ray.rpc.syncer.RaySyncer/StartSync"
+"""In Ray 2.60 this method ends the process before the token is looked at, where TLS lets somebody in as far as that."""
+
+UNDER_TLS = "HTTP/2 under TLS, without a certificate"
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 def methods() -> list[str]:
@@ -49,9 +54,18 @@ def methods() -> list[str]:
     return sorted(method.decode() for method in found)
 
 
-async def send(address: str, port: int, data: bytes, seconds: float) -> bytes:
+def anonymous() -> ssl.SSLContext:
+    """A client that trusts everybody, and has nothing to show."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+async def send(address: str, port: int, data: bytes, seconds: float, context: ssl.SSLContext | None = None) -> bytes:
     """What is answered to these bytes."""
-    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
+    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, ssl=context), seconds)
     try:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             writer.write(data)
@@ -67,9 +81,11 @@ async def talk(doors: list[tuple[str, int]], answers: list[list[Any]]) -> None:
     """Send everything that is no gRPC."""
     everything = {**FRAMES, "1 MB of noise": random.Random(1).randbytes(NOISE_BYTES)}
 
+    everything[UNDER_TLS] = HTTP2
+
     async def one(address: str, port: int, what: str, data: bytes) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            said = await send(address, port, data, 1.5)
+            said = await send(address, port, data, 1.5, anonymous() if what == UNDER_TLS else None)
             answers.append([address, port, what, said.decode("latin-1")])
 
     await asyncio.gather(*(one(*door, what, data) for what, data in everything.items() for door in doors))

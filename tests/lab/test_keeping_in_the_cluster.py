@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from hetero_tui.inventory import Inventory
+from hetero_tui.runs.launch import environment
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 from tests.lab.product import HeteroTui
@@ -172,8 +174,8 @@ def members(lab: Lab) -> list[str]:
     """The hosts that the head counts as alive."""
     mercer = lab.host("mercer")
     script = _MEMBERS.format(address=f"{mercer.address}:{gcs_port(mercer)}")
-    token = ["env", "RAY_AUTH_MODE=token", "sh", "-c", 'RAY_AUTH_TOKEN_PATH=~/.hetero-tui/lab/token exec "$@"', "sh"]
-    done = mercer.exec([*token, sys.executable, "-c", script])
+    own = environment(Inventory(cluster="lab"))
+    done = mercer.exec(["sh", "-c", f'cd ~/.hetero-tui/lab && {own} && exec "$@"', "sh", sys.executable, "-c", script])
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("[")]  # Ray prints warnings there too
     found: list[str] = json.loads(line)

@@ -35,7 +35,7 @@ def test_what_can_not_be_encrypted_is_refused_under_tls_unless_one_host_trains(m
     assert specification(inventory, members, facts, "r", "digits", {"strategy": "sync"})
     alone = {"mercer": members["mercer"]}
     assert specification(inventory, alone, facts, "r", "digits", {"strategy": "allreduce"})
-    with pytest.raises(ClusterError, match="the cluster runs with TLS"):
+    with pytest.raises(ClusterError, match="the cluster runs with `security: tls`"):
         specification(inventory.model_copy(update={"security": "token"}), members, facts, "r", "digits", {})
     members["nas"] = Surveyed("nas", node=replace(reports[1], spec=replace(specs[1], host="former")))
     with pytest.raises(ClusterError, match="nas of the inventory is in the cluster that runs as former"):

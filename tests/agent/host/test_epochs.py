@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from remote_agent.host import layout, node, processes
 from remote_agent.host.ray_node import NodeError
 from remote_agent.protocol import HeadReport, NodeReport, NodeSpec, decode, encode
+from tests.specs import give_certificate
 
 Agent = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -23,7 +27,7 @@ def spec(tmp_path: Path) -> NodeSpec:
     folder = tmp_path / "cluster"
     folder.mkdir(mode=0o700)
     processes.write_private(layout.token_path(folder), "secret")
-    return NodeSpec(
+    spec = NodeSpec(
         cluster="test",
         host="crosby",
         role="worker",
@@ -36,14 +40,25 @@ def spec(tmp_path: Path) -> NodeSpec:
         resources={},
         epoch=5,
     )
+    give_certificate(spec)
+    return spec
 
 
 @pytest.fixture
-def listening() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
+def listening(spec: NodeSpec) -> Iterator[int]:
+    """The port of a head that accepts the machine's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(layout.tls_path(Path(spec.folder)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):  # the test is over
+                while True:
+                    context.wrap_socket(server.accept()[0], server_side=True).close()
+
+        threading.Thread(target=accept, daemon=True).start()
         yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def in_force(spec: NodeSpec) -> Path:

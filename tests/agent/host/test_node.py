@@ -21,6 +21,7 @@ import pytest
 
 from remote_agent.host import layout, node, process_table, processes, ray_command, supervision
 from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
+from tests.specs import give_certificate
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
 FIRST = supervision.Supervision(phase=supervision.WATCHING, since=0.0)
@@ -41,7 +42,7 @@ def _free_port() -> int:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Callable[..., NodeSpec]]:
-    """Make the folder and the specification of one machine, with the token in place as the laptop leaves it."""
+    """Make the folder and the specification of one machine, with its secrets in place as the laptop leaves them."""
     folders: list[Path] = []
 
     def make(host: str, role: str, address: str, port: int, *, short: bool = False) -> NodeSpec:
@@ -50,7 +51,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., NodeSpec]]:
         folder.mkdir(mode=0o700, parents=True)
         folders.append(folder)
         processes.write_private(layout.token_path(folder), TOKEN)
-        return NodeSpec(
+        spec = NodeSpec(
             cluster="test",
             host=host,
             role=role,
@@ -63,6 +64,8 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., NodeSpec]]:
             resources={},
             cpus=1,
         )
+        give_certificate(spec)
+        return spec
 
     yield make
     for folder in folders:
@@ -302,8 +305,7 @@ def test_a_port_that_is_taken_is_named(machine, start):
     ],
 )
 def test_a_node_does_not_start_without_private_secrets(machine, start, place, mode, words):
-    spec = replace(machine("mercer", "head", "127.0.0.2", _free_port()), encrypted=True)
-    processes.write_private(layout.tls_path(Path(spec.folder)), "certificate")
+    spec = machine("mercer", "head", "127.0.0.2", _free_port())
     secret = place(Path(spec.folder))
     if mode is None:
         secret.unlink()

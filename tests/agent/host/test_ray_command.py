@@ -7,7 +7,7 @@ import pytest
 
 from remote_agent import tls
 from remote_agent.host import ray_command
-from remote_agent.protocol import NodeSpec
+from remote_agent.protocol import EXCHANGE, NodeSpec
 
 MIB = 2**20
 SPEC = NodeSpec(
@@ -28,7 +28,7 @@ SPEC = NodeSpec(
 def test_the_token_is_never_on_a_command_line_or_in_the_environment(tmp_path):
     token = tmp_path / "token"
     token.write_text("secret")
-    environment = ray_command.environment({"PATH": "/bin"}, token)
+    environment = ray_command.environment({"PATH": "/bin"}, token, tmp_path / "tls.pem", encrypted=False)
     argv = ray_command.arguments(SPEC, tmp_path / "ray", 10**9, dashboard=False)
     assert environment["RAY_AUTH_TOKEN_PATH"] == str(token)
     assert not any("secret" in text for text in (*argv, *environment.values()))
@@ -42,7 +42,7 @@ def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays(
         "PYTHONPATH": "/y",
         "LD_LIBRARY_PATH": "/cuda",
     }
-    environment = ray_command.environment(base, Path("/t"))
+    environment = ray_command.environment(base, Path("/t"), Path("/c"), encrypted=False)
     assert "RAY_ADDRESS" not in environment
     assert "PYTHONHOME" not in environment
     assert "PYTHONDONTWRITEBYTECODE" not in environment, "each process would compile torch where it has no byte code"
@@ -50,11 +50,12 @@ def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays(
     assert environment["LD_LIBRARY_PATH"] == "/cuda"
 
 
-def test_ray_encrypts_where_the_machine_has_a_certificate_for_it_whatever_the_users_own_environment_says():
-    base = {"RAY_USE_TLS": "1", "RAY_TLS_CA_CERT": "/theirs"}
-    assert not tls.enabled(ray_command.environment(base, Path("/t")))
-    environment = ray_command.environment(base, Path("/t"), Path("/own/tls.pem"))
-    assert tls.enabled(environment)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_ray_encrypts_always_and_we_where_it_is_wanted_whatever_the_users_own_environment_says(encrypted):
+    base = {"RAY_USE_TLS": "0", "RAY_TLS_CA_CERT": "/theirs", EXCHANGE: "tls" if not encrypted else "clear"}
+    environment = ray_command.environment(base, Path("/t"), Path("/own/tls.pem"), encrypted=encrypted)
+    assert environment["RAY_USE_TLS"] == "1"
+    assert tls.enabled(environment) is encrypted
     assert environment["RAY_TLS_CA_CERT"] == "/own/tls.pem"
 
 

@@ -21,6 +21,7 @@ from remote_agent import deadlines
 from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, supervisor
 from remote_agent.host.processes import write_private
 from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
+from tests.specs import give_certificate
 
 RAY = f"import time; print({ray_command.STARTED_LINE!r}, flush=True); time.sleep(600)"
 
@@ -51,6 +52,7 @@ def joined(folder: Path, launched, wait_until) -> Callable[[str], tuple[NodeSpec
         )
         write_private(layout.spec_path(folder), encode(spec) + "\n")
         write_private(layout.token_path(folder), "secret")
+        give_certificate(spec)
         ray = launched(layout.RAY, RAY)
         wait_until(lambda: (folder / "logs" / "ray.log").read_text().endswith("\n"), 30)
         supervisor.launch(folder)

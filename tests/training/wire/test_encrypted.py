@@ -45,7 +45,7 @@ class Tapped(Cable):
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "tls.pem"
     path.write_text(authority.certificate(authority.create("lab"), "mercer", []))
-    for name, value in tls.variables(path).items():
+    for name, value in tls.variables(path, encrypted=True).items():
         monkeypatch.setenv(name, value)
     return path
 
