@@ -41,7 +41,7 @@ from remote_agent.training.worker.device.compute import SliceComputer, seed_ever
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
-from remote_agent.training.worker.device.watching import STATE_HINT
+from remote_agent.training.worker.device.watching import STATE, STATE_HINT
 
 LOG = logging.getLogger(__name__)
 
@@ -372,7 +372,7 @@ class Additivity:
             for name in sorted(changed):
                 parts = (left.state[name], right.state[name], left.samples, right.samples)
                 if not follows(whole.state[name], *parts, self.tolerance):
-                    return _STATE.format(name=name)
+                    return STATE.format(name=name)
         return ""
 
 
@@ -397,4 +397,3 @@ _BACKWARD = (
     "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"
     " samples are together (a gradient that is divided by its norm?)"
 )
-_STATE = "{name} is not trained, and what the code makes of it for a batch is not the mean over its parts (a queue?)"

@@ -3,15 +3,17 @@
 The measurement (:mod:`.additivity`) sees some samples, and the first weights. Where padding is rare, or a term of the
 loss begins later, it sees nothing; the weights would be wrong without a word. So now and then a worker computes the
 loss of a slice once more, without backward: whole, and in two halves. Where these differ it computes them some more
-times. A difference that is there each time ends the run. A loss that changes from one time to the next, though the
-model and the random numbers are the same, is told to the user: such state is another one on each worker. Trained
-parameters and state outside of the model that the code begins to change end the run, too.
+times. A difference that is there each time ends the run. So does state, such as a queue, that is not for the whole
+what it is on average for the halves, and which may begin to change after the measurement. A loss that changes from
+one time to the next, though the model and the random numbers are the same, is told to the user: such state is another
+one on each worker. Trained parameters and state outside of the model that the code begins to change end the run, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -26,6 +28,8 @@ from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import PartLoss, mean_of
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
+from remote_agent.training.worker.device.comparing import follows
+from remote_agent.training.worker.device.norms import running_statistics
 from remote_agent.training.worker.device.untouched import untouched
 
 
@@ -55,8 +59,11 @@ DRAWS = 3
 CERTAIN = 3.0
 """A difference is no accident from this many times the range of what was computed several times."""
 
-WEIGHTS = 1000
-"""Numbers of each trained parameter that are looked at, at most: whether the model's code changes them."""
+SOME = 1000
+"""Numbers of each tensor that are looked at, at most: whether the model's code changes it, and how."""
+
+STATE = "{name} is not trained, and what the code makes of it for a batch is not the mean over its parts (a queue?)"
+"""Of a tensor of the model's state."""
 
 STATE_HINT = (
     "something outside of the model's state changes it (a counter? a generator of its own?), and each worker has its"
@@ -116,13 +123,14 @@ class LossWatch:
         if self._ended or count < 2 or not is_due(self._slices):
             return
         named = f"{count} samples ({', '.join(map(str, own.indices[:3].tolist()))} ...)"
-        again, drawn = (0.0, 0.0), list[tuple[float, float]]()
+        again, drawn, stray = (0.0, 0.0), list[tuple[float, float]](), ""
         try:
             hidden = self._hidden(computer, own, count)
-            first = self._compared(computer, own, count)
+            seen = self._seen(computer, own, count)
+            stray, first = self._stray(computer, own, count, seen), _losses(computer, seen)
             if not (fits := self._fits(first)):
-                again = self._compared(computer, own, count)
-                drawn = [self._compared(computer, own, count, seed) for seed in range(DRAWS)]
+                again = _losses(computer, self._seen(computer, own, count))
+                drawn = [_losses(computer, self._seen(computer, own, count, seed)) for seed in range(DRAWS)]
         except Exception as error:  # noqa: BLE001 - the slice itself was computed
             self._ended = True
             self._tell(f"the loss of {named} can't be computed a second time ({type(error).__name__}: {error})")
@@ -133,6 +141,8 @@ class LossWatch:
             raise JobError(cause, hint=CHANGES_HINT)
         if hidden:
             raise JobError(f"{at}: {hidden} changes with every call of loss", hint=STATE_HINT)
+        if stray:
+            raise JobError(f"{at}: {STATE.format(name=stray)}", hint=LATER_HINT)
         if fits:
             return
         whole, parts = first
@@ -175,10 +185,7 @@ class LossWatch:
 
     def _weights(self) -> dict[str, Tensor]:
         """Some numbers of each trained parameter, as they are now."""
-        parameters = flat.trained(self._model)
-        return {
-            name: each.detach().reshape(-1)[:: 1 + each.numel() // WEIGHTS].clone() for name, each in parameters.items()
-        }
+        return {name: _some(each) for name, each in flat.trained(self._model).items()}
 
     def _tell(self, text: str) -> None:
         if self._ended:
@@ -203,8 +210,8 @@ class LossWatch:
         spread = max(max(wholes) - min(wholes), max(parts) - min(parts))
         return apart > max(self._most(*wholes, *parts), CERTAIN * spread)
 
-    def _compared(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> tuple[float, float]:
-        """The loss of the first ``count`` samples of a slice, and the mean (or sum) of their halves' losses.
+    def _seen(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> list[_Seen]:
+        """What the first ``count`` samples of a slice give together, and what each half of them gives.
 
         Each begins with the same random numbers: those that come next, or those of ``seed``.
         """
@@ -217,9 +224,48 @@ class LossWatch:
                     seeding.seed_all(seed)
                     devices.seed(computer.device, seed)
                 part = computer.probe(own.indices[begin:end], computer.seed, own.begin + begin)
-                found.append((float(part.value.detach()) * part.factor, part.weight, end - begin))
-        if computer.summed:
-            sums = [total / samples for total, _, samples in found]
-            return sums[0], sums[1] + sums[2]
-        whole, *halves = ((total, weight) for total, weight, _ in found)
-        return mean_of([whole]), mean_of(halves)
+                state = {name: _some(each) for name, each in flat.buffers(self._model, computer.changing).items()}
+                found.append(_Seen(float(part.value.detach()) * part.factor, part.weight, end - begin, state))
+        return found
+
+    def _stray(self, computer: Computes, own: Slice, count: int, seen: Sequence[_Seen]) -> str:
+        """Which of the model's state is not the mean over the halves (of whole numbers the largest); empty: none is.
+
+        State that depends on random numbers is no mean by chance. In evaluation mode such code often does nothing.
+        """
+        whole, left, right = seen
+        names = [
+            name
+            for name in sorted(whole.state.keys() - running_statistics(self._model))
+            if not follows(
+                whole.state[name], left.state[name], right.state[name], left.samples, right.samples, self._tolerance
+            )
+        ]
+        if not names or self._evaluating:
+            return ""
+        other = self._seen(computer, own, count, 0)[0].state
+        return next((name for name in names if torch.equal(whole.state[name], other[name])), "")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What some samples give: their loss in all, its weight, how many they are, and some numbers of the state then."""
+
+    total: float
+    weight: float
+    samples: int
+    state: Mapping[str, Tensor]
+
+
+def _losses(computer: Computes, seen: Sequence[_Seen]) -> tuple[float, float]:
+    """The loss of the whole, and the mean (or sum) of the halves' losses."""
+    if computer.summed:
+        whole, left, right = (each.total / each.samples for each in seen)
+        return whole, left + right
+    together, *halves = ((each.total, each.weight) for each in seen)
+    return mean_of([together]), mean_of(halves)
+
+
+def _some(tensor: Tensor) -> Tensor:
+    """Some numbers of a tensor, from all over."""
+    return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // SOME].clone()

@@ -233,3 +233,55 @@ def test_state_of_the_job_that_its_code_begins_to_change_ends_the_run() -> None:
     job.follows = True
     with pytest.raises(JobError, match=r"step 2: self\.teacher\.0\.weight changes with every call of loss"):
         computer(2, own(10))
+
+
+class Remembers(nn.Module):
+    """Has state, which begins to change in the fourth batch."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net, self.change = net(), change
+        self.register_buffer("held", torch.zeros(16, 4))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.net(x)
+        self.calls += 1
+        if self.calls > 3:
+            with torch.no_grad():
+                self.held.copy_(self.change(self.held, found))
+        return found
+
+
+def pushed(held: Tensor, new: Tensor) -> Tensor:
+    return torch.cat([new, held])[: len(held)]
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        (pushed, True),
+        (lambda held, new: held.lerp(new.square().mean().sqrt(), 0.1), True),
+        (lambda held, new: held.lerp(new.mean(0), 0.1), False),
+        (lambda held, new: held + torch.rand(()), False),
+    ],
+    ids=["queue", "root of the mean", "mean", "random"],
+)
+def test_state_that_is_no_mean_over_parts_ends_the_run_also_where_it_begins_to_change_later(
+    change: Callable[[Tensor, Tensor], Tensor], ends: bool
+) -> None:
+    model = Remembers(change)
+    computer = SliceComputer(
+        model, lambda model, batch: model(batch[0]).square().mean(), data(), torch.device("cpu"), seed=0
+    )
+    computer.changing = ("held", "calls")
+    computer.watch = LossWatch(model, evaluating=False, tolerance=1e-5, scale=1.0)
+    for step in range(1, 3):
+        computer(step, own(10 * (step - 1)))
+    if not ends:
+        computer(3, own(20))
+        computer(4, own(30))
+        return
+    with pytest.raises(JobError, match="step 3: held is not trained") as told:  # what the next call makes of it
+        computer(3, own(20))
+    assert "may not be what plain torch trains" in told.value.hint
