@@ -31,7 +31,7 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import setup
+from remote_agent.training.coordinator import optimizer_check, setup
 from remote_agent.training.coordinator.plan import placement, siting
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.placement import Node
@@ -357,7 +357,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (rollback, "psutil", memory),
         (setup, "Control", lambda _, offset: Control(commands, offset)),
         (takeover, "Control", lambda _, offset: Control(commands, offset)),
-        (setup, "relative_to_adamw", lambda *_: 1.0),
+        (optimizer_check, "relative_to_adamw", lambda *_: 1.0),
         (
             torch,
             "manual_seed",
