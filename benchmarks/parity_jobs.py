@@ -24,7 +24,7 @@ STEPS, SEED = 20, 3
 CLIP_NORM = 0.36
 """Each model's gradient is above it in some steps and below it in others (PartlyTrained's: 0.35 to 0.41)."""
 
-MEASURED_WITH = 2
+MEASURED_WITH = 6
 """Times that the measurement changes the weights: to others than the first ones, and back."""
 
 KILL_AT = 7

@@ -50,7 +50,7 @@ class Job:
 
     def loss(self, model, batch):
         Job.weights_seen.add(float(model[0].bias.detach()[0]))
-        if len(Job.weights_seen) == 5 and os.environ.get("TEST_HOST") in DYING:
+        if len(Job.weights_seen) == 7 and os.environ.get("TEST_HOST") in DYING:
             os.kill(os.getpid(), signal.SIGKILL)
         while len(Job.weights_seen) > HELD_AFTER and not os.path.exists(RELEASED):
             time.sleep(0.01)  # the coordinator is killed meanwhile
@@ -120,7 +120,7 @@ def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_never_interrupted(
     launch: Any, tmp_path: Path, optimizer: str, before: str, hosts: str, after: str, other_hosts: str
 ) -> None:
     settings = {"batch_size": BATCH, "num_iterations": 30, "checkpoint_every": 3, "measure_seconds": 0.1}
-    source = job(tmp_path, optimizer, held_after=9)
+    source = job(tmp_path, optimizer, held_after=11)
     first = launch(source, hosts, **way(before), **settings)
     until_saved(first, 2)
     kill(first, tmp_path)
@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_never_interrupted(
 
 def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any, tmp_path: Path) -> None:
     settings = {"batch_size": BATCH, "epochs": 3, "checkpoint_every": 3, "measure_seconds": 0.1, "stream": "network"}
-    first = launch(job(tmp_path, dying="b", held_after=8), "abc", **settings)
+    first = launch(job(tmp_path, dying="b", held_after=10), "abc", **settings)
     first.until("worker_lost")
     until_saved(first, 2)
     kill(first, tmp_path)
