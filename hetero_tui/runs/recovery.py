@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError, TakenDown
+from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, RunError, TakenDown
 from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
@@ -208,14 +208,20 @@ class FleetRecovery:
             return
 
         async def wait() -> None:
+            told = ""
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
-                with suppress(HeteroTuiError):
+                try:
                     if await self._is_member(host) and only_if_needed:
                         return
                     await self._take_in(host)
                     if host in self._fleet.members:  # it may have gone again: the cluster does without it
                         return
+                except HostError:  # the host's own line says so
+                    continue
+                except HeteroTuiError as error:
+                    if told != (told := str(error)):
+                        self._notice(f"{host} can't be taken back, and is tried again: {told}")
 
         self._returning[host] = asyncio.create_task(wait(), name=f"take back {host}")
 

@@ -128,7 +128,7 @@ def test_with_tls_a_host_joins_killed_workers_and_a_lost_head_end_no_run_and_not
 ) -> None:
     with Wiretap(lab, [NEEDLE, token(lab)]) as tap, train(lab, product, ENDLESS) as run:
         run.until_step(3, 180)
-        joins_with_a_certificate_of_this_authority_alone(lab, run.head)
+        joins_with_a_certificate_of_this_authority_alone(lab, product, run.head)
         run.until_step_with(lab.host("nas"))
 
         crosby = lab.host("crosby")
@@ -155,25 +155,25 @@ def test_with_tls_a_host_joins_killed_workers_and_a_lost_head_end_no_run_and_not
     assert heard["found"] == [0, 0]
 
 
-def joins_with_a_certificate_of_this_authority_alone(lab: Lab, head: str) -> None:
+def joins_with_a_certificate_of_this_authority_alone(lab: Lab, product: HeteroTui, head: str) -> None:
     """A third host is refused without a certificate, and with another authority's, each with a line that says so.
 
     A laptop that did not form the cluster takes the authority from the head.
     """
-    all_hosts = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES, security="tls"))
+    product.inventory.write_text(lab.inventory(hosts=NAMES, security="tls").read_text())  # the user adds a line to it
     on_laptop = lab.laptop.home / ".local/state/hetero-tui/lab/authority.pem"
     on_head = lab.host(head).home / ".hetero-tui/lab/authority.pem"
     own = on_head.read_text()
     assert stat.S_IMODE(on_head.stat().st_mode) == 0o600
     for path in (on_laptop, on_head):
         path.unlink()
-    refused = all_hosts.run("up")
+    refused = product.run("up")
     assert refused.returncode == 3, refused.stderr
     assert "nas" in refused.stderr
     assert "this machine's certificate is missing" in refused.stderr
     on_laptop.write_text(authority.create("lab"))
-    refused = all_hosts.run("up")
+    refused = product.run("up")
     assert refused.returncode == 3, refused.stderr
     assert "do not accept each other's certificates" in refused.stderr
     on_head.write_text(own)
-    assert all_hosts.document("up")["cluster"]["state"] == "up"
+    assert product.document("up")["cluster"]["state"] == "up"

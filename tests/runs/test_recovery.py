@@ -13,7 +13,7 @@ import pytest
 
 from hetero_tui import events
 from hetero_tui.commanding import Call
-from hetero_tui.errors import RunError, TakenDown
+from hetero_tui.errors import ClusterError, RunError, TakenDown
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -53,6 +53,29 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     yield watched
     await watched.recovery.close()
     await watched.fleet.close()
+
+
+async def test_why_a_host_is_not_taken_back_is_told_once_for_each_cause(tmp_path: Path) -> None:
+    said = asyncio.Queue[str]()
+    refused = asyncio.Queue[str]()
+    for cause in ("one", "one", "two"):
+        refused.put_nowait(cause)
+
+    async def refuse(_: str) -> None:
+        raise ClusterError(await refused.get(), step="plan cluster")
+
+    watched = Watched(tmp_path)
+    watched.fleet.emit = lambda event: said.put_nowait(event.text) if isinstance(event, events.Notice) else None
+    watched.recovery._take_in = refuse
+    watched.recovery.look_after(frozenset({HOST}))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            told = [await said.get(), await said.get()]
+    finally:
+        await watched.recovery.close()
+        await watched.fleet.close()
+    assert [text.rpartition(" ")[2] for text in told] == ["one", "two"]
+    assert all(HOST in text for text in told)
 
 
 async def test_a_host_that_was_missed_before_a_teardown_is_taken_back_after_it(watched: Watched) -> None:
