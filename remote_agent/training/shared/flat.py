@@ -122,6 +122,11 @@ def numbers_of(tensor: Tensor) -> Tensor:
     return tensor.detach().coalesce().values() if tensor.layout == torch.sparse_coo else tensor.detach().values()
 
 
+def some(tensor: Tensor, most: int) -> Tensor:
+    """At most so many of a tensor's numbers, from all over it, in a row."""
+    return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // most]
+
+
 def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     """Shape, sum and sum of squares: what tells in little memory whether a tensor was changed."""
     numbers = numbers_of(tensor).cpu()

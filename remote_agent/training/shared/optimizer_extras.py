@@ -308,6 +308,5 @@ def _mark(value: Any, members: Members) -> object:
 def _mark_of_tensor(tensor: Tensor) -> object:
     found: object = type(tensor)
     if portable.is_entry(tensor):
-        each = 1 + tensor.numel() // MOST_NUMBERS
-        found = repr(flat.digest(tensor.detach().reshape(-1)[::each]))
+        found = repr(flat.digest(flat.some(tensor, MOST_NUMBERS)))
     return tuple(tensor.shape), tensor.dtype, tensor.is_inference() or tensor._version, found  # noqa: SLF001

@@ -89,8 +89,7 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
 
 def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     numbers = flat.numbers_of(tensor)
-    each = 1 + numbers.numel() // MOST_NUMBERS
-    return flat.digest(numbers.reshape(-1)[::each] if each > 1 else tensor)
+    return flat.digest(flat.some(numbers, MOST_NUMBERS) if numbers.numel() >= MOST_NUMBERS else tensor)
 
 
 def is_own(value: object) -> bool:

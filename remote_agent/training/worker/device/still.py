@@ -31,7 +31,8 @@ class Still:
 
     def look(self) -> list[Tensor]:
         """Some numbers of all of them, as bytes: a tensor for each type."""
-        return [torch.cat([*map(_some, each.values())]).cpu().view(torch.uint8) for each in self._by_type.values()]
+        some = [[flat.some(tensor, NUMBERS) for tensor in each.values()] for each in self._by_type.values()]
+        return [torch.cat(each).cpu().view(torch.uint8) for each in some]
 
     def check(self, before: Sequence[Tensor]) -> None:
         """After a slice; ``before`` is the look before it.
@@ -41,14 +42,10 @@ class Still:
         """
         for tensors, then, now in zip(self._by_type.values(), before, self.look(), strict=True):
             if not torch.equal(then, now):
-                sizes = [_some(tensor).nbytes for tensor in tensors.values()]
+                sizes = [flat.some(tensor, NUMBERS).nbytes for tensor in tensors.values()]
                 pairs = zip(tensors, torch.split(then, sizes), torch.split(now, sizes), strict=True)
                 name = next(name for name, one, other in pairs if not torch.equal(one, other))
                 raise StateChanged(
                     f"the model's code begins to change {name}, which is not trained, after the measurement",
                     hint=CHANGES_HINT,
                 )
-
-
-def _some(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // NUMBERS]

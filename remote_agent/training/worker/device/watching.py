@@ -185,7 +185,7 @@ class LossWatch:
 
     def _weights(self) -> dict[str, Tensor]:
         """Some numbers of each trained parameter, as they are now."""
-        return {name: _some(each) for name, each in flat.trained(self._model).items()}
+        return {name: flat.some(each, SOME).clone() for name, each in flat.trained(self._model).items()}
 
     def _tell(self, text: str) -> None:
         if self._ended:
@@ -224,7 +224,10 @@ class LossWatch:
                     seeding.seed_all(seed)
                     devices.seed(computer.device, seed)
                 part = computer.probe(own.indices[begin:end], computer.seed, own.begin + begin)
-                state = {name: _some(each) for name, each in flat.buffers(self._model, computer.changing).items()}
+                state = {
+                    name: flat.some(each, SOME).clone()
+                    for name, each in flat.buffers(self._model, computer.changing).items()
+                }
                 found.append(_Seen(float(part.value.detach()) * part.factor, part.weight, end - begin, state))
         return found
 
@@ -264,8 +267,3 @@ def _losses(computer: Computes, seen: Sequence[_Seen]) -> tuple[float, float]:
         return whole, left + right
     together, *halves = ((each.total, each.weight) for each in seen)
     return mean_of([together]), mean_of(halves)
-
-
-def _some(tensor: Tensor) -> Tensor:
-    """Some numbers of a tensor, from all over."""
-    return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // SOME].clone()
