@@ -236,6 +236,8 @@ class LossWatch:
 
         State that depends on random numbers is no mean by chance. In evaluation mode such code often does nothing.
         """
+        if self._evaluating:
+            return ""
         whole, left, right = seen
         names = [
             name
@@ -244,7 +246,7 @@ class LossWatch:
                 whole.state[name], left.state[name], right.state[name], left.samples, right.samples, self._tolerance
             )
         ]
-        if not names or self._evaluating:
+        if not names:
             return ""
         other = self._seen(computer, own, count, 0)[0].state
         return next((name for name in names if torch.equal(whole.state[name], other[name])), "")
