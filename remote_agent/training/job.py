@@ -52,7 +52,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding, side_effects
-from remote_agent.training.user_code.names import refuse_misnamed
+from remote_agent.training.user_code.names import refuse_uncalled
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
 from remote_agent.whereabouts import HERE
@@ -95,7 +95,8 @@ def from_object(name: str, target: Any) -> Job:
     config = getattr(target, "config", None)
     if config is not None and not isinstance(config, TrainingConfig):
         raise JobError(f"the job {name!r}: its config is a {type(config).__name__}, not a TrainingConfig")
-    _check_steps(target)
+    side_effects.note_patches()
+    refuse_uncalled(target)
     return Job(
         name,
         target,
@@ -114,7 +115,8 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
         JobError: it can't be trained.
     """
     factory, validation = trainer.model_factory, getattr(trainer, "validation_data", None)
-    _check_steps(factory)
+    side_effects.note_patches()
+    refuse_uncalled(factory)
     return Job(
         name,
         factory,
@@ -124,20 +126,6 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
         (lambda: validation) if validation is not None else None,
         lambda: getattr(trainer, "callbacks", ()),
     )
-
-
-def _check_steps(factory: Any) -> None:
-    """Note what the job's file replaced in libraries, and refuse methods that the engine does not call."""
-    side_effects.note_patches()
-    refuse_misnamed(factory)
-    for name in ("training_step", "optimizer_step", "configure_optimizers"):
-        if callable(getattr(factory, name, None)):
-            raise JobError(
-                f"the job has a {name}(), which is not called: the engine makes the steps, from the gradients of all"
-                " machines",
-                hint="return the loss from loss(model, batch) and one optimizer from create_optimizer(model, config); a"
-                " job that steps several optimizers in turns, as a GAN does, can't be trained by this engine",
-            )
 
 
 def load(name: str, folder: Path) -> Job:

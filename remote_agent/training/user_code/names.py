@@ -1,4 +1,4 @@
-"""Finds methods of a job whose names are not those that the engine calls, so that they would be left out in silence."""
+"""Finds methods of a job that the engine does not call, so that they would be left out in silence."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ MEANT = {
 }
 """Names of other libraries for the same."""
 
+STEPS = ("training_step", "optimizer_step", "configure_optimizers")
+"""What other libraries call in a step: here the engine exchanges gradients between the loss and the optimizer."""
+
 ALIKE = 0.85
 """Names that are at least so much alike, by :mod:`difflib`, are taken for a slip."""
 
 
-def refuse_misnamed(factory: object) -> None:
+def refuse_uncalled(factory: object) -> None:
     """Refuse a method that is likely meant to be one of :data:`CALLED`, which the job has not, and that nothing uses.
+
+    So are a job's own steps (:data:`STEPS`).
 
     Raises:
         JobError: there is one.
@@ -47,6 +52,14 @@ def refuse_misnamed(factory: object) -> None:
             raise JobError(
                 f"the job has a {name}(), which is not called, and no {meant}()",
                 hint=f"name it {meant}, or begin its name with _ if it is for your own use",
+            )
+    for name in STEPS:
+        if callable(getattr(factory, name, None)):
+            raise JobError(
+                f"the job has a {name}(), which is not called: the engine makes the steps, from the gradients of all"
+                " machines",
+                hint="return the loss from loss(model, batch) and one optimizer from create_optimizer(model, config); a"
+                " job that steps several optimizers in turns, as a GAN does, can't be trained by this engine",
             )
 
 

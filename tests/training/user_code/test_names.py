@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.names import refuse_misnamed
+from remote_agent.training.user_code.names import refuse_uncalled
 
 
 class Model:
@@ -33,7 +33,7 @@ class Model:
 def test_a_method_that_is_likely_meant_to_be_another_is_refused_with_that_name(name: str, meant: str) -> None:
     job = type("Job", (Model,), {name: lambda self, model, batch: 0.0})()
     with pytest.raises(JobError, match=f"has a {name}\\(\\), which is not called, and no {meant}\\(\\)"):
-        refuse_misnamed(job)
+        refuse_uncalled(job)
 
 
 def test_methods_that_the_job_itself_uses_or_that_are_beside_the_right_one_are_not() -> None:
@@ -53,4 +53,4 @@ def test_methods_that_the_job_itself_uses_or_that_are_beside_the_right_one_are_n
         criterion = object()
 
     for job in (Model(), Helped(), Both(), Attribute()):
-        refuse_misnamed(job)
+        refuse_uncalled(job)
