@@ -1,7 +1,7 @@
 """Do the models, losses, data and optimizers that PyTorch users bring train as in plain torch, or are they refused?
 
 ``python -m benchmarks.compatibility [--only NAMES] [--areas NAMES] [--workers 2,3] [--strategy sync,allreduce] [--kill]
-[--device twin] [--markdown FILE]``
+[--device twin|cuda:0] [--markdown FILE]``
 
 Each case is a job as a user writes it, trained by the script API on a local Ray with unequal workers, and by a plain
 torch loop over the same batches in one process. ``equal``: the largest relative error of all weights, buffers and of
@@ -11,7 +11,7 @@ outcome makes the exit code 1.
 
 With ``--device twin`` the first worker is on a device whose tensors are apart from the CPU's and that has no float64
 (:mod:`benchmarks.compatible.accelerator`): what would fail on a GPU fails there. Cases in float64 do, too, and torch
-has no LSTM for it.
+has no LSTM for it. On a GPU (``--device cuda:0``) float32 is what it is on the CPU with ``NVIDIA_TF32_OVERRIDE=0``.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", default="2,3", help="of 2 and 3 (default: both)")
     parser.add_argument("--strategy", default="sync", help="of sync and allreduce, with commas between")
     parser.add_argument(
-        "--device", choices=("cpu", "twin"), default="cpu", help="of the first worker; twin: with memory of its own"
+        "--device", default="cpu", help="of the first worker: cpu, cuda:0, or twin, a device with memory of its own"
     )
     parser.add_argument(
         "--kill", action="store_true", help="a worker is killed in the middle, where the case allows it"
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, areas = options.only.split(",") if options.only else list(CASES), options.areas.split(",")
     cases = [CASES[name] for name in names if not options.areas or CASES[name].area in areas]
     cases = [case for case in cases if case.quick or not options.quick]
-    if options.device != "cpu":
+    if options.device == "twin":
         importlib.import_module("benchmarks.compatible.accelerator").register()
     ways = [
         Way(workers=int(workers), strategy=strategy, killed=options.kill, device=options.device)

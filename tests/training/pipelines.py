@@ -59,7 +59,8 @@ class Kept(NamedTuple):
 class LocalPipeline:
     """Stages cut at ``bounds``; as the coordinator does it, a step is applied with the next one.
 
-    With ``settled`` it is applied at once. With ``once`` one worker alone measures the model, for all of them.
+    With ``settled`` it is applied at once. With ``once`` one worker alone measures the model, for all of them. All
+    stages compute on ``device``.
     """
 
     factory: Any
@@ -69,6 +70,7 @@ class LocalPipeline:
     codec: str = "fp32"
     settled: bool = False
     once: bool = False
+    device: torch.device = CPU
     done: int = 0
     state: TrainingState = field(default_factory=TrainingState)
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -160,8 +162,9 @@ class LocalPipeline:
             model.load_state_dict(self.weights)
         if self.config.activation_checkpointing:
             recompute.apply(model, cut_between(model, self.factory))
+        model.to(self.device)
         loss = TrainedParameters(model).watching(job.loss_function(self.factory))
-        compute = SliceComputer(model, loss, self.data, CPU, self.config.seed)
+        compute = SliceComputer(model, loss, self.data, self.device, self.config.seed)
         if measured is not None:
             compute.unit, compute.summed = measured.compute.unit, measured.compute.summed
             blocks = cut_between(model, self.factory)
@@ -264,7 +267,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Equal to 1e-5 of each weight's norm."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        error = float((found[name] - value).double().norm() / value.double().norm().clamp_min(1e-12))
+        error = float((found[name].cpu() - value).double().norm() / value.double().norm().clamp_min(1e-12))
         assert error <= 1e-5, f"{name}: {error:.2e}"
 
 
