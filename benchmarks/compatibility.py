@@ -116,7 +116,8 @@ def is_good(row: Row) -> bool:
 
 def rows(cases: Sequence[Case], ways: Sequence[Way]) -> Iterator[Row]:
     """Run the cases each way; those that kill a worker only where the case is chosen for that."""
-    modules = huggingface.MODULES if any(case.area == huggingface.AREA for case in cases) else ()
+    loaded = any(case.area == huggingface.AREA for case in cases) and not any("cuda" in way.device for way in ways)
+    modules = huggingface.MODULES if loaded else ()  # they begin to use the GPU, which a fork then can't
     with local_ray(modules), tempfile.TemporaryDirectory(prefix="compatibility") as folder:
         for number, (case, way) in enumerate((case, way) for case in cases for way in ways):
             if way.killed and not case.killed:

@@ -162,7 +162,6 @@ class LocalPipeline:
             model.load_state_dict(self.weights)
         if self.config.activation_checkpointing:
             recompute.apply(model, cut_between(model, self.factory))
-        model.to(self.device)
         loss = TrainedParameters(model).watching(job.loss_function(self.factory))
         compute = SliceComputer(model, loss, self.data, self.device, self.config.seed)
         if measured is not None:

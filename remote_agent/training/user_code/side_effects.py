@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import operator
 import os
 import re
 import sys
@@ -68,7 +67,10 @@ class State:
 
 @dataclass(frozen=True)
 class Patch:
-    """A function or class of the user's in the place of a library's: the ``name`` of a module, or of a class in it."""
+    """A function or class of the user's in the place of a library's: the ``name`` of a module, or of a class in it.
+
+    ``owner`` is the class's name in the module, which need not be the one that it was defined with; "": none.
+    """
 
     module: str
     owner: str
@@ -129,9 +131,9 @@ def restore(state: State) -> None:
 def put(patches: Sequence[Patch]) -> None:
     """Replace the same in this process, where it has the library."""
     for patch in patches:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, AttributeError):
             module = importlib.import_module(patch.module)
-            setattr(operator.attrgetter(patch.owner)(module) if patch.owner else module, patch.name, patch.value)
+            setattr(getattr(module, patch.owner) if patch.owner else module, patch.name, patch.value)
 
 
 def _found() -> Iterator[Patch]:
@@ -142,8 +144,7 @@ def _found() -> Iterator[Patch]:
             if _is_users(value):
                 yield Patch(path, "", name, value)
             elif issubclass(type(value), type) and value.__module__ == path:
-                owner = value.__qualname__
-                yield from (Patch(path, owner, n, each) for n, each in tuple(vars(value).items()) if _is_users(each))
+                yield from (Patch(path, name, n, each) for n, each in tuple(vars(value).items()) if _is_users(each))
 
 
 def _is_library(path: str, module: object) -> bool:

@@ -103,7 +103,7 @@ class Worker(LinkEnd):
             split = spec_of(config.strategy).split
             if not split:
                 memory.check_room(model, self._device)
-                job.guard(f"moving the model to {self._device}", model.to, self._device)
+                job.guard(f"moving the model to {self._device}", devices.move_model, model, self._device)
             self._model = model
             modes = into_training(model)
             devices.move_beside(factory, model, self._device)

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 FILE = """
-import os, torch
+import functools, os, torch
 from torch import nn
 from torch.nn import functional
 
@@ -28,6 +28,7 @@ class Zero(nn.Module):
 functional.gelu = louder
 nn.Linear.forward = doubled
 nn.Tanh = Zero
+functools._CacheInfo.share = lambda self: self.hits / 4  # named otherwise where it is defined
 torch.set_float32_matmul_precision("high")
 torch.backends.cudnn.benchmark = True
 torch.set_default_dtype(torch.float64)
@@ -43,7 +44,7 @@ class Mine:
 """
 
 ON_A_WORKER = """
-import os, sys, torch
+import functools, os, sys, torch
 from pathlib import Path
 from remote_agent.training import job
 before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
@@ -54,6 +55,7 @@ model = job.create_model(factory, 0)
 print(float(torch.nn.functional.gelu(x)), float(model(x)))
 linear = torch.nn.Linear(1, 1)
 print(float(linear(x)) == 2 * float(linear.weight + linear.bias))
+print(functools._CacheInfo(1, 2, 3, 4).share() if hasattr(functools._CacheInfo, "share") else None)
 print(before, torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, x.dtype)
 print(os.environ.get("OF_THE_FILE"), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("LEFT_OUT"))
 """
@@ -80,10 +82,11 @@ def run(code: str, *arguments: str) -> list[str]:
 def test_patches_of_libraries_flags_and_environment_hold_on_workers(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FILE)
     run(ON_THE_HEAD, str(tmp_path / "job"))
-    gelu, linear, flags, environment = run(ON_A_WORKER, str(tmp_path / "job"))
+    gelu, linear, share, flags, environment = run(ON_A_WORKER, str(tmp_path / "job"))
     assert gelu.split()[0].startswith("8.413")  # 10 * gelu(1)
     assert gelu.split()[1] in ("0.0", "-0.0")
     assert linear == "True"
+    assert share == "0.25"
     assert flags == "('highest', False) high True torch.float64"
     assert environment == "set 7 None"
 

@@ -70,11 +70,20 @@ def _moved(value: Any, device: torch.device, *, attribute: bool = False) -> Any:
     return value
 
 
+def move_model(model: nn.Module, device: torch.device) -> None:
+    """Have the model on ``device``. A buffer that several modules share is one tensor there, too; torch makes several."""
+    there = [(module._buffers, name, each) for module in model.modules() for name, each in module._buffers.items()]  # noqa: SLF001
+    model.to(device)
+    moved: dict[int, torch.Tensor | None] = {}
+    for buffers, name, each in there:
+        buffers[name] = moved.setdefault(id(each), buffers[name])
+
+
 def move_beside(factory: Any, model: nn.Module, device: torch.device) -> None:
     """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``."""
     for value in getattr(factory, "__dict__", {}).values():
         if isinstance(value, nn.Module) and value is not model:
-            value.to(device)
+            move_model(value, device)
 
 
 def of_exchange(device: torch.device) -> torch.device:
