@@ -35,7 +35,8 @@ from remote_agent.training.worker.device.profiling import Profiler
 from tests.training.pipelines import LocalPipeline, assert_close, plain
 from tests.training.worker.test_stage import Job
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no NVIDIA GPU here")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no NVIDIA GPU here", allow_module_level=True)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 SAMPLES = 48

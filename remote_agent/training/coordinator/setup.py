@@ -146,6 +146,9 @@ def ready(
                 )
             if not config.deterministic:  # with one thread each
                 share_cores(candidates)
+            apart = findings.kinds_apart(config, [candidate.opened.device for candidate in candidates])
+            if apart and not again:
+                journal.write(protocol.Notice, step=order.done, host=request.host, text=apart)
             tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
             measured = measured.moving(

@@ -160,3 +160,14 @@ def about(config: TrainingConfig, findings: Findings) -> tuple[str, ...]:
     if config.deterministic:
         said.append("deterministic: each unit's gradient travels by itself, and they are added up in order")
     return tuple(said)
+
+
+def kinds_apart(config: TrainingConfig, devices: Iterable[str]) -> str:
+    """What there is to say where ``deterministic`` holds for each device, but not for all of them; "": nothing."""
+    kinds = sorted({device.partition(":")[0] for device in devices})
+    if not config.deterministic or len(kinds) < 2:
+        return ""
+    return (
+        f"deterministic=true gives the same bits on devices of one kind; {' and '.join(kinds)} round and draw random"
+        " numbers each in its own way: other shares, or a lost worker, give other weights"
+    )

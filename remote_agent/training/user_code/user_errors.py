@@ -160,6 +160,10 @@ _DEVICES = re.compile(r"same device|on cpu but expected|Placeholder storage|Pass
 """What torch says where a tensor is on the CPU and others on a GPU: of CUDA, and of MPS."""
 
 
+_ON_CPU = re.compile(r"should be a 1D CPU|device type tensor to numpy")
+"""What torch says where a tensor is on a GPU and has to be on the CPU."""
+
+
 def as_job_error(where: str, error: BaseException) -> JobError:
     """``error`` of the user's code, called for ``where``, with the lines that the user wrote.
 
@@ -184,7 +188,12 @@ def as_job_error(where: str, error: BaseException) -> JobError:
     elif isinstance(error, TypeError) and "float64" in _text(error):
         hint = "this device has no float64: have data and model in float32, as x.astype('float32') makes them"
     elif isinstance(error, RuntimeError) and _DEVICES.search(_text(error)):
-        hint = "make tensors where the batch's are, as in torch.arange(n, device=x.device), or as buffers of the model"
+        hint = (
+            "make tensors where the batch's (or the parameter's) are, as in torch.arange(n, device=x.device), or as"
+            " buffers of the model"
+        )
+    elif isinstance(error, RuntimeError | TypeError) and _ON_CPU.search(_text(error)):
+        hint = "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
     elif isinstance(error, SystemExit):
         hint = "a job's code must not end its process: raise an exception that says what is wrong"
     return JobError(f"{_place(where, own)}: {headline(error)}", hint=hint, detail="\n".join(_detail(error)))

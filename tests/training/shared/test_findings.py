@@ -9,7 +9,7 @@ import pytest
 from remote_agent.planning import units
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.findings import Findings, about, differs, is_watched, settle
+from remote_agent.training.shared.findings import Findings, about, differs, is_watched, kinds_apart, settle
 
 
 def config(**settings: Any) -> TrainingConfig:
@@ -120,3 +120,10 @@ def test_a_loss_that_no_device_could_check_is_told_of_where_batches_have_several
     (said,) = about(config(), unchecked)
     assert "loss_reduction" in said
     assert about(TrainingConfig(batch_size=1), unchecked) == about(config(), Findings()) == ()
+
+
+def test_deterministic_on_devices_of_two_kinds_is_told() -> None:
+    exact = config(deterministic=True)
+    assert "cpu and cuda" in kinds_apart(exact, ["cuda:0", "cpu", "cuda:1"])
+    assert not kinds_apart(exact, ["cuda:0", "cuda:1"])
+    assert not kinds_apart(config(), ["cuda:0", "cpu"])

@@ -71,8 +71,9 @@ def _moved(value: Any, device: torch.device, *, attribute: bool = False) -> Any:
 
 
 def move_model(model: nn.Module, device: torch.device) -> None:
-    """Have the model on ``device``. A buffer that several modules share is one tensor there, too; torch makes several."""
-    there = [(module._buffers, name, each) for module in model.modules() for name, each in module._buffers.items()]  # noqa: SLF001
+    """Have the model on ``device``. A buffer that modules share is one tensor there, too; torch makes several."""
+    places = [module._buffers for module in model.modules()]  # noqa: SLF001 - the one way to put a buffer in a place
+    there = [(buffers, name, each) for buffers in places for name, each in buffers.items()]
     model.to(device)
     moved: dict[int, torch.Tensor | None] = {}
     for buffers, name, each in there:

@@ -103,6 +103,8 @@ def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
         torch.ones(2, device=twin).double()
     assert "device=x.device" in as_job_error("loss", mixed.value).hint
     assert "float32" in as_job_error("loss", wide.value).hint
+    lengths = RuntimeError("'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor")
+    assert "lengths.cpu()" in as_job_error("loss", lengths).hint
 
 
 @pytest.mark.parametrize("loss", [plain, weighted])
