@@ -218,11 +218,9 @@ class History:
             for _, copy in ready[:CHECKPOINT_HOSTS]:
                 if newest is not None and copied.get(copy.actor) != newest:
                     # A failed copy is tried again: the checkpoint was removed meanwhile, or the host is gone or full.
-                    began = time.monotonic()
                     with contextlib.suppress(OSError, rpc.Timeout, rpc.Unexpected):
-                        self._copy_checkpoint(copy, newest, led_there)
+                        sending_s += self._copy_checkpoint(copy, newest, led_there)
                         copied[copy.actor] = newest
-                        sending_s += time.monotonic() - began
             if newest is not None and sending_s:
                 self._tell(newest, [host for host, copy in ready if copied.get(copy.actor) == newest])
             if is_last:
@@ -238,9 +236,18 @@ class History:
             size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.*"))
             self._journal.write(CheckpointSaved, step=step, path=str(path), host=self._host, size=size, hosts=hosts)
 
-    def _copy_checkpoint(self, copy: _Copy, step: int, led_there: Mapping[str, int]) -> None:
-        """Copy a checkpoint; ``led_there`` are the sizes of the growing files when the checkpoint was complete."""
-        actor = copy.actor
+    def _copy_checkpoint(self, copy: _Copy, step: int, led_there: Mapping[str, int]) -> float:
+        """Copy a checkpoint.
+
+        Args:
+            copy: on the host that gets it.
+            step: the checkpoint's.
+            led_there: sizes of the growing files when it was complete.
+
+        Returns:
+            Seconds that it was in transfer, without those that it waited for the history.
+        """
+        actor, began = copy.actor, time.monotonic()
         paths = sorted((self._folder / "checkpoints").glob(f"step-{step:08d}.*"))
         paths = [path for path in paths if path.suffix in (".json", ".safetensors")]
         with contextlib.ExitStack() as opened:
@@ -248,11 +255,13 @@ class History:
             for path, file in [(path, opened.enter_context(path.open("rb"))) for path in paths]:
                 for offset in range(0, os.fstat(file.fileno()).st_size, _CHUNK):
                     rpc.get(actor.call("write", path.name, offset, file.read(_CHUNK)), HISTORY_S)
+        sending_s = time.monotonic() - began
         ends = time.monotonic() + HISTORY_S
         while any(copy.sizes[name] < size for name, size in led_there.items()):
             if time.monotonic() >= ends or self._ending.wait(LOOK_S):
                 raise TimeoutError(f"the history up to step {step} is not there")
         rpc.get(actor.call("publish", [path.name for path in paths], self._keep_newest), HISTORY_S)
+        return sending_s
 
     # --- Files -------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +92,32 @@ def test_the_last_checkpoint_is_elsewhere_too_when_the_run_has_ended(
         save(folder, 2)
     assert newest_checkpoint(other) == 2
     assert (other / "events.jsonl").read_bytes() == (folder / "events.jsonl").read_bytes()
+
+
+def test_a_copy_that_waits_for_the_history_takes_no_pause_after_it(
+    folder: Path, journal: Journal, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause is for the links, and nothing is on them while it waits."""
+    monkeypatch.setattr(history, "COPYING", 1e-9)
+    monkeypatch.setattr(history, "LITTLE_S", 0.04)
+    written = threading.Event()
+    call = Here.call
+
+    def late(self: Here, name: str, *arguments: Any) -> Any:
+        if name == "append" and arguments[2]:
+            assert written.wait(20)
+        result = call(self, name, *arguments)
+        if name == "write" and arguments[0].endswith(".safetensors"):
+            written.set()
+        return result
+
+    monkeypatch.setattr(Here, "call", late)
+    begin(journal)
+    save(folder, 1)
+    with History("run", folder, "a", 3, journal):
+        until(lambda: newest_checkpoint(other) == 1)
+        save(folder, 2)
+        until(lambda: newest_checkpoint(other) == 2)
 
 
 def test_the_user_is_told_when_nothing_is_copied_any_more(
