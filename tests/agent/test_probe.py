@@ -206,6 +206,14 @@ def test_an_nvidia_box_is_described_through_its_programs_answers(tmp_path):
     ]
 
 
+def test_a_simulated_machine_has_the_cpu_alone(tmp_path):
+    """On a computer with a GPU, too, the demo's machines train at the speeds that they show."""
+    _program(tmp_path, "nvidia-smi", "echo '0, NVIDIA GeForce RTX 3060, 12288, 580.1, GPU-1, 8.6'")
+    assert _probe(sys.executable, PATH=f"{tmp_path}:/usr/bin:/bin")["accelerators"]
+    facts = _probe(sys.executable, PATH=f"{tmp_path}:/usr/bin:/bin", HETERO_TUI_SIMULATED_SPEED="0.5")
+    assert facts["accelerators"] == []
+
+
 def test_a_port_that_is_taken_is_not_offered():
     with socket.socket() as taken:
         try:
