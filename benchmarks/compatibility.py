@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.compatible import (
     data,
@@ -52,8 +53,8 @@ from benchmarks.compatible import (
     state,
 )
 from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
-from benchmarks.compatible.forking import forked_workers
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
+from tests.training import workers
 
 MODULES = (
     models,
@@ -94,7 +95,11 @@ def local_ray(modules: Sequence[str] = ()) -> Iterator[None]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     import ray
 
-    with tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder, forked_workers(Path(folder), modules):
+    with (
+        tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder,
+        workers.forking(Path(folder), ("benchmarks.compatibility", *modules)) as stub,
+        mock.patch.object(sys, "executable", str(stub)),
+    ):
         ray.init(
             address="local",
             num_cpus=4,

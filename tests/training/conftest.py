@@ -7,6 +7,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,23 @@ def _trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inert, "_always", False)
 
 
-@pytest.fixture(scope="session")
-def stub() -> Iterator[Path]:
-    """The Python of a Ray whose workers are forks."""
+@contextmanager
+def _forking() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder, workers.forking(Path(folder)) as made:
         yield made
 
 
+@pytest.fixture(scope="module")
+def stub() -> Iterator[Path]:
+    """The Python of a script whose Ray's workers are forks."""
+    with _forking() as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
-def cluster(stub: Path) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Hosts a (head), b and c."""
-    with loopback.running("abc", stub=stub) as started:
+    with _forking() as made, loopback.running("abc", stub=made) as started:
         yield started
 
 

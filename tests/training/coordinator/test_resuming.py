@@ -35,6 +35,14 @@ def test_settings_that_changed_are_said() -> None:
     )
 
 
+def test_steps_that_follow_from_the_epochs_are_no_setting_that_changed() -> None:
+    """The rounds of ``local_sgd`` are estimated from the devices' speeds, which are measured anew."""
+    found = checkpoint_of(TrainingConfig(epochs=4, num_iterations=13))
+    assert resuming.notes(found, TrainingConfig(epochs=4, num_iterations=12), TrainingState(), 2) == ()
+    longer = resuming.notes(found, TrainingConfig(epochs=6, num_iterations=19), TrainingState(), 2)
+    assert longer == ("epochs is 6, it was 4",)
+
+
 def test_figures_of_another_metric_are_left_out_and_that_is_said() -> None:
     losses = checkpoint_of(TrainingConfig(), ((3, 2.3), (5, 1.9)))
     same, other = TrainingConfig(keep_best="min:val_loss"), TrainingConfig(keep_best="max:accuracy")
