@@ -162,7 +162,10 @@ class LiveFleet:
                 self.emit(events.HostChanged(time=now, host=name, state=found.node_state, detail=found.cause))
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
-                    self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
+                    key = found.error
+                    self.emit(
+                        events.HostKeyOffered(time=now, host=name, fingerprint=key.fingerprint, endpoint=key.endpoint)
+                    )
                 self.emit(changed_by(found.error, name))
             elif names is None:
                 self.emit(events.HostChanged(time=now, host=name, state=HostState.IDLE))

@@ -298,6 +298,7 @@ class _Gate(asyncssh.SSHClient):
                 step=place.step,
                 hint="compare it with ssh-keygen -lf on the host; then accept it, or pass --accept-new-host-keys",
                 fingerprint=self._offered.fingerprint,
+                endpoint=place.endpoint,
             )
         if self._verdict is Verdict.CHANGED and line is not None:
             return HostKeyChanged(
