@@ -6,6 +6,7 @@ passes a :data:`Pause`, which waits for some seconds and raises when the whole a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -34,10 +35,11 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
     """Start Ray as ``spec`` says, recorded and marked; the log of the start before is kept as ``ray.previous.log``.
 
     Raises:
-        NodeError: the token or the certificate is missing, or open to other users.
+        NodeError: the token or the certificate is missing, or open to other users; or its address is another one now.
         LaunchError, OSError: the program or its folder can't be used.
     """
     token, bundle = check_secrets(folder)
+    _check_address(spec.node_address)
     log = layout.log_path(folder)
     if log.exists():
         log.replace(log.with_name("ray.previous.log"))
@@ -80,6 +82,20 @@ def _check_secret(path: Path, what: str, missing: str) -> None:
             f"{what} may be read by other users ({path} has mode {status.st_mode & 0o777:04o})",
             "run `down`, then `up`: that makes a new one which only you may read",
         )
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address that this machine does not have any more: the head would declare it dead again and again."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as candidate:
+            candidate.bind((address, 0))
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NodeError(
+                f"this machine does not have the address {address} any more, by which the cluster knows it",
+                "run `up`: it joins at the address that it has now",
+            ) from None
 
 
 def head_silence(spec: NodeSpec) -> str:
