@@ -18,6 +18,8 @@ from remote_agent import deadlines, plain_file, probe, tls
 from remote_agent.host import layout, process_table, processes, ray_command
 from remote_agent.protocol import NodeSpec, ProcessRecord
 
+ADDRESS_HINT = "run `up`: it joins at the address that it has now"
+
 Pause = Callable[[float], None]
 """Wait so many seconds; raises what ends the attempt (a ``down``, a SIGTERM)."""
 
@@ -39,7 +41,8 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
         LaunchError, OSError: the program or its folder can't be used.
     """
     token, bundle = check_secrets(folder)
-    _check_address(spec.node_address)
+    if missing := missing_address(spec):
+        raise NodeError(missing, ADDRESS_HINT)
     log = layout.log_path(folder)
     if log.exists():
         log.replace(log.with_name("ray.previous.log"))
@@ -84,18 +87,20 @@ def _check_secret(path: Path, what: str, missing: str) -> None:
         )
 
 
-def _check_address(address: str) -> None:
-    """Refuse an address that this machine does not have any more: the head would declare it dead again and again."""
+def missing_address(spec: NodeSpec) -> str:
+    """Says that this machine does not have its address in the cluster any more, as after DHCP; empty: it has it.
+
+    Connections from the former address stay silent, and Ray notices only after minutes.
+    """
+    address = spec.node_address
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as candidate:
             candidate.bind((address, 0))
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise NodeError(
-                f"this machine does not have the address {address} any more, by which the cluster knows it",
-                "run `up`: it joins at the address that it has now",
-            ) from None
+            return f"this machine does not have the address {address} any more, by which the cluster knows it"
+    return ""
 
 
 def head_silence(spec: NodeSpec) -> str:
