@@ -32,17 +32,29 @@ P = ParamSpec("P")
 
 
 async def probe(session: Session, output: Output) -> None:
-    """Probe; at a terminal, ask about keys that were never seen, and probe once more with those that are trusted."""
+    """Probe; at a terminal, ask about keys that were never seen, and probe again with those that are trusted.
+
+    Behind a jump host's key comes that of the host itself.
+    """
     await session.look()
-    trusted = False
-    for entry in session.probed:
-        if isinstance(entry.error, HostKeyUnknown) and not output.as_json and not output.plain:
-            question = f"{entry.host} was never seen; its key is {entry.error.fingerprint}. Trust it?"
-            if asks(question):
-                session.accept_host_key(entry.host)
-                trusted = True
-    if trusted:
+    answers: dict[tuple[str, str], bool] = {}  # several hosts may be behind one
+    while not (output.as_json or output.plain):
+        asked = len(answers)
+        for entry in session.probed:
+            if isinstance(entry.error, HostKeyUnknown):
+                key = (entry.error.endpoint, entry.error.fingerprint)
+                if key not in answers:
+                    answers[key] = asks(_whether_to_trust(entry.host, entry.error))
+                if answers[key]:
+                    session.accept_host_key(entry.host)
+        if not any([*answers.values()][asked:]):
+            return
         await session.look()
+
+
+def _whether_to_trust(host: str, error: HostKeyUnknown) -> str:
+    """The question to the user: which server shows which key."""
+    return f"{host}: {error.endpoint} was never seen; its key is {error.fingerprint}. Trust it?"
 
 
 async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
@@ -227,8 +239,7 @@ async def write_host(
     """Look at a machine and write it into the inventory; what kept it from being written, which is said."""
 
     async def trusts(name: str, error: HostKeyUnknown) -> bool:
-        question = f"{name} was never seen; its key is {error.fingerprint}. Trust it?"
-        return on_a_terminal(output) and asks(question)
+        return on_a_terminal(output) and asks(_whether_to_trust(name, error))
 
     found = await machines.look(name, fields, trusts)
     if found.error is not None and not found.can_be_used and not unchecked:

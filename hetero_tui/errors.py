@@ -120,13 +120,19 @@ class AuthenticationFailed(HostError):
 
 
 class HostKeyUnknown(HostError):
-    """The host's key was never seen. ``fingerprint`` is its SHA256 as OpenSSH prints it."""
+    """A key was never seen: that of the server at ``endpoint``, which may be a jump host on the way to the host.
+
+    ``fingerprint`` is its SHA256 as OpenSSH prints it.
+    """
 
     status = "host_key_unknown"
 
-    def __init__(self, host: str, cause: str, *, step: str, hint: str = "", fingerprint: str = "") -> None:
+    def __init__(
+        self, host: str, cause: str, *, step: str, hint: str = "", fingerprint: str = "", endpoint: str = ""
+    ) -> None:
         super().__init__(host, cause, step=step, hint=hint)
         self.fingerprint = fingerprint
+        self.endpoint = one_line(endpoint)
 
 
 class HostKeyChanged(HostError):

@@ -113,10 +113,14 @@ class HostLost(Happened):
 
 @dataclass(frozen=True, kw_only=True)
 class HostKeyOffered(Happened):
-    """An unknown host offered this key (SHA256, as OpenSSH prints it); the user has to accept or refuse it."""
+    """An unknown server offered this key (SHA256, as OpenSSH prints it); the user has to accept or refuse it.
+
+    ``endpoint``: the server's address, which may be of a jump host; empty: the host's own.
+    """
 
     host: str
     fingerprint: str
+    endpoint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

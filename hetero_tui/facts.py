@@ -153,6 +153,7 @@ class Limits(_Facts):
         files: open ones (-n).
         file_bytes: length of a file that it writes (-f).
         seconds: of processor time (-t).
+        tasks: processes and threads of its cgroup (pids.max), such as a container's.
     """
 
     memory_bytes: Size | None = None
@@ -160,6 +161,7 @@ class Limits(_Facts):
     files: Size | None = None
     file_bytes: Size | None = None
     seconds: Size | None = None
+    tasks: Size | None = None
 
 
 class HostFacts(_Facts):

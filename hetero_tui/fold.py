@@ -60,7 +60,8 @@ def apply(state: State, event: Event) -> State:
             next_try = None if event.retry_s is None else event.time + event.retry_s
             return _update_host(_host_changed(state, changed), event.host, next_try=next_try)
         case events.HostKeyOffered():
-            return _update_host(state, event.host, offered_key=one_line(event.fingerprint))
+            key, server = one_line(event.fingerprint), one_line(event.endpoint)
+            return _update_host(state, event.host, offered_key=key, offered_by=server)
         case events.ClusterChanged():
             return _cluster_changed(state, event)
         case events.RunChanged():

@@ -124,8 +124,12 @@ class Machines:
         transport = open_transport(host, inventory, accept_new_host_keys=self._accept)
         try:
             (found,) = await probe_fleet(inventory, {name: transport}, lambda _: None)
-            if isinstance(found.error, HostKeyUnknown) and await trusts(name, found.error):
+            accepted: set[str] = set()  # a jump host has a key of its own; one that can't be kept is not asked again
+            while isinstance(found.error, HostKeyUnknown) and found.error.fingerprint not in accepted:
+                if not await trusts(name, found.error):
+                    break
                 transport.accept_offered_key()
+                accepted.add(found.error.fingerprint)
                 (found,) = await probe_fleet(inventory, {name: transport}, lambda _: None)
         finally:
             await transport.close()

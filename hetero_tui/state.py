@@ -76,6 +76,7 @@ class HostView:
     sampled: float | None = None
     round_trip_s: float | None = None
     offered_key: str | None = None
+    offered_by: str = ""
     next_try: float | None = None
     verdict: Verdict = Verdict()
 

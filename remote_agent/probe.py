@@ -793,8 +793,14 @@ def read_lacks() -> List[str]:
     return lacks
 
 
+def task_limit(membership: str, root: str = "/sys/fs/cgroup") -> Optional[int]:
+    """How many processes and threads this process's cgroups may have; None when there is no limit."""
+    texts = [read_text(os.path.join(folder, "pids.max")) for folder in cgroup_folders("pids", membership, root)]
+    return min([limit for limit in map(to_int, texts) if limit is not None], default=None)
+
+
 def read_limits() -> Dict[str, Optional[int]]:
-    """What each process of this user may have at most (``ulimit``); null where there is no limit.
+    """What each process of this user may have at most (``ulimit``), and ``tasks`` its cgroup; null: no limit.
 
     Of open files it is the hard limit, to which Ray raises its own.
     """
@@ -812,7 +818,7 @@ def read_limits() -> Dict[str, Optional[int]]:
         found[name] = limit if 0 <= limit < 2**62 else None
     if os.getuid() == 0 and not MACOS:  # Linux does not count root's
         found["processes"] = None
-    return found
+    return dict(found, tasks=task_limit(read_text("/proc/self/cgroup") or ""))
 
 
 def printable(path: str) -> str:

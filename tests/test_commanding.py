@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from hetero_tui import commanding
 from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
+from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.session import Session
@@ -42,6 +43,48 @@ class Ended:
 async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert await commanding.follow_script(cast("Session", Ended()), Output(), "digits-1") == FAILED
     assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
+
+
+class BehindAGate:
+    """A session with two hosts behind one jump host, of which no key was ever seen."""
+
+    def __init__(self) -> None:
+        self.known = set[str]()
+
+    async def look(self) -> None:
+        pass
+
+    @property
+    def probed(self) -> list[Any]:
+        return [SimpleNamespace(host=host, error=self.error(host)) for host in ("nas", "pi")]
+
+    def error(self, host: str) -> HostKeyUnknown | None:
+        server = next((each for each in ("gate", host) if each not in self.known), None)
+        return (
+            None if server is None else HostKeyUnknown(host, "", step="", fingerprint=f"of-{server}", endpoint=server)
+        )
+
+    def accept_host_key(self, host: str) -> None:
+        error = self.error(host)
+        self.known |= {error.endpoint} if error is not None and host == "nas" else set()
+
+
+async def test_the_question_about_a_key_names_the_server_that_shows_it_and_each_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    questions = list[str]()
+
+    def yes(question: str) -> bool:
+        questions.append(question)
+        return True
+
+    monkeypatch.setattr(commanding, "asks", yes)
+    await commanding.probe(cast("Session", BehindAGate()), Output())
+    assert questions == [
+        "nas: gate was never seen; its key is of-gate. Trust it?",
+        "nas: nas was never seen; its key is of-nas. Trust it?",
+        "pi: pi was never seen; its key is of-pi. Trust it?",
+    ]
 
 
 class Followed:

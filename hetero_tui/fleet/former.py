@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
-from hetero_tui.fleet.ledger import Entry, Ledger, place_of
+from hetero_tui.errors import HostError
+from hetero_tui.fleet.ledger import PURGE, Entry, Ledger, place_of
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.adding import target_of
 from hetero_tui.transport import Transport, open_transport
@@ -15,6 +17,33 @@ def former(inventory: Inventory, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     own = {place_of(host) for host in inventory.hosts}
     found = {place_of(entry.host): entry for entry in entries}
     return tuple(entry for place, entry in found.items() if place not in own)
+
+
+async def follow_moved(inventory: Inventory, transports: Mapping[str, Transport], ledger: Ledger) -> None:
+    """Have the ledger know hosts at their present address that only got another one, as from DHCP.
+
+    A host is the same if it has the same name and user, and shows the SSH key by which its former address is known.
+    What a `down --purge` is to remove stays as it is: that entry's time counts.
+    """
+    known = {place_of(entry.host) for entry in ledger.entries()}
+    for entry in former(inventory, ledger.entries()):
+        host = inventory.host(entry.host.name)
+        if (
+            host is None
+            or entry.host.address is None
+            or entry.kind == PURGE
+            or not _differ_by_address(host, entry.host)
+        ):
+            continue
+        with suppress(HostError):
+            if await transports[host.name].shows_key_of(entry.host.address, entry.host.port):
+                if place_of(host) not in known:
+                    ledger.intend(host, entry.kind)
+                ledger.cleaned(entry.host)
+
+
+def _differ_by_address(host: Host, before: Host) -> bool:
+    return place_of(host) == place_of(before.model_copy(update={"address": host.address, "port": host.port}))
 
 
 def warnings(inventory: Inventory, ledger: Ledger, environments: Ledger) -> Iterator[str]:

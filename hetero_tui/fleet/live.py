@@ -19,7 +19,7 @@ from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import check
 from hetero_tui.fleet.exclusion import alone
-from hetero_tui.fleet.former import former, open_former, warnings
+from hetero_tui.fleet.former import follow_moved, former, open_former, warnings
 from hetero_tui.fleet.install.bootstrap import bootstrap
 from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
@@ -162,7 +162,10 @@ class LiveFleet:
                 self.emit(events.HostChanged(time=now, host=name, state=found.node_state, detail=found.cause))
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
-                    self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
+                    key = found.error
+                    self.emit(
+                        events.HostKeyOffered(time=now, host=name, fingerprint=key.fingerprint, endpoint=key.endpoint)
+                    )
                 self.emit(changed_by(found.error, name))
             elif names is None:
                 self.emit(events.HostChanged(time=now, host=name, state=HostState.IDLE))
@@ -254,6 +257,7 @@ class LiveFleet:
         """
         self._refuse_name_of_another()
         if only is None:
+            await self._follow_moved()
             self.warn_of_others()
             for text in warnings(self.inventory, self.ledger, self.environments):
                 self.emit(events.Notice(level=events.Level.WARNING, text=text))
@@ -275,6 +279,7 @@ class LiveFleet:
         ``purge`` also removes environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
+        await self._follow_moved()
         self.warn_of_others()
         if purge:
             for entry in self.environments.entries():
@@ -291,6 +296,10 @@ class LiveFleet:
             return await tear_down(self.cluster, hosts, gone, self.ledger, self.emit, wishes, self.environments)
         finally:
             await _close_all(gone)
+
+    async def _follow_moved(self) -> None:
+        for each in (self.ledger, self.environments):
+            await follow_moved(self.inventory, self.transports, each)
 
     def _waiting(self) -> dict[Place, Entry]:
         """The entries of environments that are still to be removed: their hosts were away."""

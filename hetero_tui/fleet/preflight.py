@@ -38,6 +38,7 @@ _LEAST = (
     ("files", 500, 1, "open files (ulimit -n)"),
     ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)"),
     ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)"),
+    ("tasks", 500, 1, "processes and threads in its container or session (pids.max of its cgroup)"),
 )
 """The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words."""
 
@@ -228,9 +229,12 @@ def _limits(facts: HostFacts) -> Iterator[Problem]:
     for name, least, unit, what in _LEAST:
         limit = getattr(facts.limits, name)
         if limit is not None and limit < least:
+            raised = "in the user's start-up files (~/.bashrc), or in /etc/security/limits.conf"
+            if name == "tasks":
+                raised = "start its container with more (`--pids-limit`), or raise TasksMax= of its systemd slice"
             yield Problem(
                 f"its user may have only {limit // unit} {what}; {least // unit} are needed",
-                "raise it there: in the user's start-up files (~/.bashrc), or in /etc/security/limits.conf",
+                f"raise it there: {raised}",
             )
 
 

@@ -83,7 +83,7 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
         emit(events.HostProbed(host=host.name, facts=facts))
         return Probed(host.name, facts=facts, seconds=time.monotonic() - began)
     if isinstance(error, HostKeyUnknown):
-        emit(events.HostKeyOffered(host=host.name, fingerprint=error.fingerprint))
+        emit(events.HostKeyOffered(host=host.name, fingerprint=error.fingerprint, endpoint=error.endpoint))
     emit(changed_by(error, host.name))
     return Probed(host.name, error=error, seconds=time.monotonic() - began)
 

@@ -32,8 +32,8 @@ class Door:
 class Measured:
     """What became of each connection (from a host, to a door): empty where it was made, else why not.
 
-    ``firewalls`` are the programs that the hosts' firewalls are set with, ``macos``, or empty. ``rates`` are bytes per
-    second that hosts sent and received, all at once, where that was measured.
+    ``firewalls`` are the programs that the hosts' firewalls are set with, ``macos``, ``wsl``, or empty.
+    ``rates`` are bytes per second that hosts sent and received, all at once, where that was measured.
     """
 
     outcomes: Mapping[tuple[str, Door], str]
@@ -147,6 +147,12 @@ def _explain(
         hint = f"let the hosts of a cluster connect to each other on all TCP ports from 1024: {', '.join(commands[:4])}"
     elif any(measured.firewalls.get(target) == "macos" for _, target in concerned):
         hint = "let Python accept connections there: System Settings, Network, Firewall, Options"
+    elif any(measured.firewalls.get(target) == "wsl" for _, target in concerned):
+        hint = (
+            "Windows keeps WSL2 in a network of its own: write the lines `[wsl2]` and `networkingMode=mirrored` into"
+            " %USERPROFILE%\\.wslconfig there, and run `wsl --shutdown`; docs/troubleshooting.md has the command for"
+            " its firewall"
+        )
     else:
         hint = "open all TCP ports from 1024 between the hosts of a cluster, or connect them to one network"
     return Closed(host, "; ".join(causes), hint)

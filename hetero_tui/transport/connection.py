@@ -36,7 +36,14 @@ class Dialled:
     connection: asyncssh.SSHClientConnection
     address: str | None
     place: failures.Place
+    known_hosts: tuple[Path, ...]
     jumps: tuple[asyncssh.SSHClientConnection, ...] = ()
+
+    def shows_key_of(self, address: str, port: int) -> bool:
+        """Whether known_hosts has the server's key for that address too."""
+        key = self.connection.get_server_host_key()
+        known = host_keys.find(self.known_hosts, Target(address.lower(), port))
+        return any(entry.exact and not entry.marker and entry.key == key for entry in known)
 
     def close(self) -> None:
         """Close it and its jumps, the far end first."""
@@ -207,7 +214,13 @@ class Dialler:
                 sock.close()
         peer = None if through or options.proxy_command else connection.get_extra_info("peername")
         jumps = (*through.jumps, through.connection) if through else ()
-        return Dialled(connection=connection, address=peer[0] if peer else None, place=place, jumps=jumps)
+        return Dialled(
+            connection=connection,
+            address=peer[0] if peer else None,
+            place=place,
+            known_hosts=tuple(paths),
+            jumps=jumps,
+        )
 
     def _hops(self, endpoint: Endpoint, options: asyncssh.SSHClientConnectionOptions) -> list[Endpoint]:
         if endpoint.proxy_jump is not None:
@@ -298,6 +311,7 @@ class _Gate(asyncssh.SSHClient):
                 step=place.step,
                 hint="compare it with ssh-keygen -lf on the host; then accept it, or pass --accept-new-host-keys",
                 fingerprint=self._offered.fingerprint,
+                endpoint=place.endpoint,
             )
         if self._verdict is Verdict.CHANGED and line is not None:
             return HostKeyChanged(

@@ -50,7 +50,7 @@ def explain(error: BaseException, place: Place) -> HostError:
                 place.host,
                 f"{place.endpoint} refused the login of user '{place.user}' (offered: {place.keys or 'no key'})",
                 step=place.step,
-                hint=f"set `user` or `identity_file` in the inventory, or run ssh-copy-id {place.user}@...",
+                hint=_key_hint(place),
             )
         case asyncssh.DisconnectError() if "too many authentication" in error.reason.lower():
             return AuthenticationFailed(
@@ -94,6 +94,15 @@ def explain(error: BaseException, place: Place) -> HostError:
             return _configuration(error, place)
 
 
+def _key_hint(place: Place) -> str:
+    """How this user gets in by a key: with one that is there, or a new one."""
+    address, _, port = place.endpoint.partition(" (")[0].partition(" port ")
+    copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{place.user}@{address}`"
+    if not place.keys:
+        return f"make a key by `ssh-keygen -t ed25519`, and have the host know it: {copy}"
+    return f"set `user` or `identity_file` in the inventory, or have the host know your key: {copy}"
+
+
 def _configuration(error: BaseException, place: Place) -> HostError:
     match error:
         case OverflowError():
@@ -121,7 +130,8 @@ def login_takes_long(place: Place, seconds: float) -> Unreachable:
     return _unreachable(
         place,
         f"{place.endpoint} is an SSH server, but logged '{place.user}' in neither nor refused it within {seconds:g} s",
-        "see with `ssh-add -l` that your SSH agent answers, and no key waits for a touch; or the host is overloaded",
+        "see with `ssh-add -l` that your SSH agent answers, and no key waits for a touch; or the host is overloaded, or"
+        " its login waits for a name server (`UseDNS no` and `GSSAPIAuthentication no` in its sshd_config end that)",
     )
 
 

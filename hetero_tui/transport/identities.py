@@ -15,7 +15,9 @@ _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_
 
 
 def explicit(name: str, place: Place) -> dict[str, Any]:
-    """An explicit key is the only one offered (as with IdentitiesOnly); behind a passphrase, the agent may hold it.
+    """An explicit key is the only one offered (as with IdentitiesOnly).
+
+    For one behind a passphrase, or on a security key (FIDO), the agent signs if it has it.
 
     Raises:
         AuthenticationFailed: the file is missing, or is no private key.
@@ -25,8 +27,8 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
         cause, hint = f"identity_file {path} is no file", "correct `identity_file` in the inventory"
         raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint)
     try:
-        asyncssh.read_private_key(path)
-        return {"client_keys": [str(path)], "agent_path": None}  # by its path, so that its certificate is found, too
+        if not _is_on_security_key(asyncssh.read_private_key(path)):
+            return {"client_keys": [str(path)], "agent_path": None}  # by its path: so its certificate is found, too
     except OSError as error:
         cause = f"identity_file {path} can't be read: {error.strerror}"
         raise AuthenticationFailed(
@@ -107,9 +109,14 @@ def _configured(options: asyncssh.SSHClientConnectionOptions) -> list[Path]:
 
 def _needs_passphrase(path: Path) -> str:
     try:
-        asyncssh.read_private_key(path)
+        key = asyncssh.read_private_key(path)
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
         return f" (behind a passphrase: run ssh-add {path} first)"
     except OSError:
         return " (unreadable)"
-    return ""
+    return f" (on a security key: run ssh-add {path} first)" if _is_on_security_key(key) else ""
+
+
+def _is_on_security_key(key: asyncssh.SSHKey) -> bool:
+    """Whether it signs only through FIDO hardware, which OpenSSH's agent can use and asyncssh alone can't."""
+    return key.algorithm.startswith(b"sk-")

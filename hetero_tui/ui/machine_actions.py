@@ -140,7 +140,7 @@ class MachineActions(Actions):
     async def _trusts(self, name: str, error: HostKeyUnknown) -> bool:
         from hetero_tui.ui.screens.host_key import HostKeyScreen
 
-        offering = HostView(name=name, address=error.host, offered_key=error.fingerprint)
+        offering = HostView(name=name, address=error.host, offered_key=error.fingerprint, offered_by=error.endpoint)
         answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self.push_screen(HostKeyScreen(self.view, offering), answer.set_result)
         return bool(await answer)

@@ -48,6 +48,7 @@ _SUDO_HINT = (
     "log in there as root, or give this user sudo without a password for ip, wg and wireguard-go: a line"
     " `{user} ALL=(root) NOPASSWD: ALL` in /etc/sudoers.d/hetero-tui (by visudo); or leave `network: wireguard` out"
 )
+_TTY_HINT = "its sudo wants a terminal (requiretty): a line `Defaults:{user} !requiretty` in /etc/sudoers.d/hetero-tui"
 
 
 class MeshError(Exception):
@@ -105,7 +106,8 @@ def _obstacle() -> tuple[str, str]:
         if os.geteuid() == 0:
             return f"WireGuard can't be used: {error}", "see why that program does not run there"
         user = getpass.getuser()
-        return f"WireGuard needs root, or sudo without a password for {user}: {error}", _SUDO_HINT.format(user=user)
+        hint = _TTY_HINT if "tty" in str(error) else _SUDO_HINT
+        return f"WireGuard needs root, or sudo without a password for {user}: {error}", hint.format(user=user)
     return "", ""
 
 

@@ -22,6 +22,7 @@ refused: it comes from a laptop that does not know of the newer cluster yet.
 from __future__ import annotations
 
 import argparse
+import errno
 import socket
 import sys
 import time
@@ -43,6 +44,8 @@ from remote_agent.protocol import (
     encode,
 )
 from remote_agent.states import RayState
+
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 # --- Start ---------------------------------------------------------------------------------------------------------
 
@@ -72,6 +75,11 @@ def start(spec: NodeSpec) -> NodeReport:
         return NodeReport(host=spec.host, state=RayState.FAILED, cause=cause, hint="move it away, then run it again")
     except (ray_command.UnsafeFolderError, OSError) as error:
         hint = "see that this user owns that place and that its disk has room"
+        if isinstance(error, OSError) and error.errno in _WITHOUT_LOCKS:
+            hint = (
+                f"{spec.folder} is on a file system without locks, as some network folders: have"
+                " ~/.hetero-tui be a link to a folder on the machine's own disk (`ln -s`)"
+            )
         return NodeReport(host=spec.host, state=RayState.FAILED, cause=str(error), hint=hint)
 
 

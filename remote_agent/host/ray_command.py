@@ -41,6 +41,7 @@ _BELOW_RAY_FOLDER = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/pla
 _OBJECT_STORE_LEAST = 80 * MIB  # Ray refuses less than 75 MiB
 _OBJECT_STORE_WITHOUT_SHM = 2048 * MIB
 _OBJECT_STORE_SIMULATED = 1024 * MIB  # several simulated machines share one computer's memory
+_NO_PORT = "-1"
 _DASHBOARD_MODULES = ("aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client", "pydantic")
 
 
@@ -84,6 +85,10 @@ def environment(base: Mapping[str, str], token: Path, bundle: Path, *, encrypted
         "RAY_health_check_failure_threshold": "3",
         "RAY_raylet_liveness_self_check_interval_ms": "1000",
         "RAY_enable_metrics_collection": "0",
+        # The autoscaler and the dashboard have ports of their own for metrics where prometheus_client is installed (it
+        # is part of ray[default]), and no switch. They log that they can't listen on this one, and go on.
+        "AUTOSCALER_METRIC_PORT": _NO_PORT,
+        "DASHBOARD_METRIC_PORT": _NO_PORT,
         "RAY_prestart_worker_first_driver": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",

@@ -93,6 +93,8 @@ def active_firewall(path: str, root: Path = Path("/")) -> str:
                     return True
         return False
 
+    if matches("microsoft.*WSL2", "proc/sys/kernel/osrelease"):  # Windows stands between it and the network
+        return "wsl"
     if matches("^ENABLED=yes$", "etc/ufw/ufw.conf"):
         return "ufw"
     if matches("^firewalld$", "proc/[0-9]*/comm"):

@@ -191,10 +191,13 @@ class Supervisor:
         ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
         while silence := self._silence():
             where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
-            self._explain(
-                f"the head's Ray at {where} can't be reached from this machine: {silence}",
-                "it joins by itself once the head answers; `down` ends that",
-            )
+            if silence == self._missing_address():
+                self._explain(silence, ray_node.ADDRESS_HINT)
+            else:
+                self._explain(
+                    f"the head's Ray at {where} can't be reached from this machine: {silence}",
+                    "it joins by itself once the head answers; `down` ends that",
+                )
             if self._clock() >= ends:
                 raise ClusterGone
             self._doorbell.pause(pause)
@@ -206,7 +209,11 @@ class Supervisor:
         if cause is not None and cause != self._mesh_cause:
             _log(f"WireGuard can't be brought up again: {cause}" if cause else "WireGuard was down, and is up again")
         self._mesh_cause = cause or ""
-        return "" if self._spec.role == "head" else ray_node.head_silence(self._spec)
+        return "" if self._spec.role == "head" else self._missing_address() or ray_node.head_silence(self._spec)
+
+    def _missing_address(self) -> str:
+        """Of the cluster's own network it is brought up again above."""
+        return "" if self._spec.meshed else ray_node.missing_address(self._spec)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NodeError):

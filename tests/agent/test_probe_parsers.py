@@ -305,6 +305,14 @@ def test_a_containers_limits_hold_in_both_versions_of_cgroups(tmp_path):
     assert probe.memory_limit(inner) == (2147483648, 100)
     assert probe.memory_limit(str(tmp_path)) is None
 
+    assert probe.task_limit("0::/user.slice/job\n", root=str(tmp_path)) is None
+    (second / "pids.max").write_text("max\n")
+    (second.parent / "pids.max").write_text("120\n")
+    assert probe.task_limit("0::/user.slice/job\n", root=str(tmp_path)) == 120
+    (tmp_path / "pids" / "docker").mkdir(parents=True)
+    (tmp_path / "pids" / "docker" / "pids.max").write_text("64\n")
+    assert probe.task_limit("9:pids:/docker\n", root=str(tmp_path)) == 64
+
 
 def test_a_card_without_its_driver_is_noticed_and_an_integrated_one_is_not_called_missing(tmp_path):
     assert not probe.has_nvidia_card(str(tmp_path))

@@ -42,6 +42,7 @@ def test_a_healthy_machine_is_fit(make_facts: Any) -> None:
         ({"limits": {"processes": 3}}, "only 3 processes and threads (ulimit -u); 500 are needed"),
         ({"limits": {"files": 12, "file_bytes": None}}, "only 12 open files (ulimit -n)"),
         ({"limits": {"file_bytes": 1024}}, "only 0 MB for each file (ulimit -f)"),
+        ({"limits": {"tasks": 100}}, "only 100 processes and threads in its container or session"),
         ({"limits": {"seconds": 1}}, "only 1 s of processor time for each process (ulimit -t)"),
     ],
 )

@@ -12,6 +12,7 @@ from hetero_tui import deadlines, events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import HostKeyChanged
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.former import follow_moved
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.teardown import announcement, preview, tear_down
 from hetero_tui.inventory import Host
@@ -119,3 +120,28 @@ def test_a_teardown_says_what_it_knows_of_and_claims_nothing_where_it_knows_of_n
     assert announcement(preview(state, ())) == "tearing lab down: every host is looked at"
     known = announcement(preview(state, ("b", "a")))
     assert known == "tearing lab down: what was started on a, b; every host is looked at"
+
+
+@pytest.mark.parametrize("machine", ["half", "fast"])
+async def test_a_machine_that_got_another_address_is_cleaned_there_and_not_waited_for_at_the_former_one(
+    machines: EmbeddedMachines, machine: str
+):
+    """As from DHCP: known_hosts tells it by its key. With another machine's key the former address is not forgotten."""
+    path, known = machines.folder / "inventory.yaml", machines.known_hosts
+    (line,) = [line for line in known.read_text().splitlines() if f":{machines.machine(machine).port} " in line]
+    with known.open("a") as file:
+        file.write(f"[192.0.2.7]:2222 {line.split(maxsplit=1)[1]}\n")
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        fleet = session._fleet
+        (half,) = [host for host in session.inventory.hosts if host.name == "half"]
+        moved = half.model_copy(update={"address": "192.0.2.7", "port": 2222})
+        for ledger, kind in ((fleet.ledger, "node"), (fleet.environments, "environment")):
+            ledger.intend(moved, kind)
+        await follow_moved(session.inventory, fleet.transports, fleet.ledger)
+        await follow_moved(session.inventory, fleet.transports, fleet.environments)
+        ledgers = (fleet.ledger, fleet.environments)
+        places = {entry.host.address for each in ledgers for entry in each.entries()}
+        assert places == {half.address if machine == "half" else moved.address}
+        if machine == "half":
+            assert (await session.down(purge=True)).leftovers == ()
+            assert (fleet.ledger.entries(), fleet.environments.entries()) == ((), ())

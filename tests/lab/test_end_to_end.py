@@ -5,10 +5,12 @@ The tests tell one story in the file's order; each also passes alone.
 
 from __future__ import annotations
 
+import re
 import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import pytest
 
 from remote_agent import protocol
 from tests.lab.lab import NOBODY, Lab
-from tests.lab.machines import Host, HostProcess
+from tests.lab.machines import Host, HostProcess, login
 from tests.lab.product import HeteroTui, event, only, steps
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
@@ -27,6 +29,9 @@ TEXT_STEPS = 10
 """The loss of ``text`` falls by a third in them."""
 
 WARM_UP_STEPS = 10
+BACK_SECONDS = 60.0
+"""Until Ray that crashed must have been started again, on a busy computer."""
+
 SPREAD = 0.15
 """Most by which the workers' compute times of a step may differ, as a fraction of the longest."""
 
@@ -188,6 +193,31 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
     assert (max(medians.values()) - min(medians.values())) / max(medians.values()) <= SPREAD, medians
 
 
+def test_after_a_run_and_a_crash_the_secret_is_in_its_own_file_alone_and_no_process_would_dump_it(
+    product: HeteroTui, fleet: Lab
+) -> None:
+    """Whoever looks, root too: not in events and logs, not in Ray's sessions, not in what the laptop keeps."""
+    product.document("up")
+    crosby = fleet.host("crosby")
+    before = raylets(crosby)
+    for pid in before:
+        crosby.signal(pid, signal.SIGABRT)
+    ends = time.monotonic() + BACK_SECONDS
+    while raylets(crosby) in (set(), before):
+        assert time.monotonic() < ends, "Ray is not started again"
+        time.sleep(0.2)
+    secret = (crosby.home / ".hetero-tui/lab/token").read_text().strip()
+    folder = f"{login().pw_dir}/.hetero-tui"
+    for host in fleet.hosts:
+        found = host.exec(["grep", "-rlsF", "-D", "skip", "-f", "-", folder, "/tmp", "/dev/shm", "/run"], stdin=secret)
+        assert found.stdout.split() == [f"{folder}/lab/token"], host.name
+        would_dump = [one for one in host.processes() if is_ours(host, one) and core_limit(host, one) not in ("0", "")]
+        assert would_dump == [], host.name
+    kept = [path for place in (".local", ".cache") for path in (fleet.laptop.home / place).rglob("*") if path.is_file()]
+    holding = [path for path in kept if secret.encode() in path.read_bytes()]
+    assert holding == [fleet.laptop.home / ".local/state/hetero-tui/lab/token"]
+
+
 def test_another_ray_on_the_same_host_is_untouched_while_ours_runs(product: HeteroTui, theirs: OtherRay) -> None:
     product.document("up")
     assert theirs.pids <= {one.pid for one in theirs.host.processes()}
@@ -255,6 +285,14 @@ def strangers(host: Host) -> list[HostProcess]:
     """Processes on a host that are not our cluster's; one that ends while we look is none."""
     suspects = [one for one in host.processes() if not is_ours(host, one)]
     return [one for one in suspects if one in host.processes()]
+
+
+def core_limit(host: Host, process: HostProcess) -> str:
+    """How large a core dump of this process may be; empty: it has ended."""
+    found = re.search(
+        r"^Max core file size +(\S+)", host.exec(["cat", f"/proc/{process.pid}/limits"]).stdout, re.MULTILINE
+    )
+    return found[1] if found else ""
 
 
 def is_ours(host: Host, process: HostProcess) -> bool:

@@ -5,6 +5,8 @@ Each is killed the moment that something is seen to be half done, so that nothin
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import time
@@ -21,6 +23,7 @@ from tests.lab.conftest import needs_wireguard
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
+from tests.wheels import thin_wheels
 
 pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(300, method="signal")]
 
@@ -75,6 +78,32 @@ def test_an_up_that_was_killed_leaves_nothing_that_down_does_not_find(lab: Lab, 
     kill_when(product.start("up"), lambda: one_of(lab, "gcs_server"))
     document = product.document("down", "--yes")
     assert_nothing_left(lab, document)
+
+
+@pytest.mark.parametrize("there", ["install", "env"])
+def test_a_host_that_loses_power_in_the_middle_of_bootstrap_costs_only_itself_and_the_next_one_goes_on(
+    possible: None, there: str
+) -> None:
+    """``there``: what is in the cluster's folder by then."""
+    with Lab([HostSpec(name=name, cpus=1) for name in NAMES], rate_mbit=100) as fresh:
+        product = HeteroTui(fresh.laptop, fresh.inventory({name: {"python": None} for name in NAMES}))
+        wheels = thin_wheels(fresh.laptop.home / "wheelhouse")
+        words = ("bootstrap", "--from-laptop", "--wheels", str(wheels))
+        crosby = fresh.host("crosby")
+        with product.start(*words, "--json") as command:
+            when_seen(command, lambda: (crosby.home / ".hetero-tui/lab" / there).exists())
+            crosby.pull_plug()
+            said, narrated = command.communicate(timeout=SEEN_WITHIN)
+        assert command.returncode == 3, narrated
+        assert "Traceback" not in narrated
+        errors = {host["name"]: host["error"] for host in json.loads(said)["hosts"]}
+        assert errors["mercer"] is None
+        assert re.search("was lost midway|was closed|did not end within|no answer", errors["crosby"]["cause"])
+        assert errors["crosby"]["hint"]
+        crosby.boot()
+        fresh.await_hosts(crosby)
+        again = {host["name"]: host["changed"] for host in product.document(*words)["hosts"]}
+        assert again == {"mercer": False, "crosby": True}
 
 
 # --- What the tests do and ask ---------------------------------------------------------------------------------------

@@ -12,20 +12,38 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui
-from tests.lab.test_unusual_hosts import KINDS, bash
+from tests.lab.test_unusual_hosts import KINDS, Kind, account, bash
+from tests.wheels import thin_wheels
 
 pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.timeout(240, method="signal")]
 
 HOME = "/tmp/nobodys"  # for itself on each host, unlike the table's /nonexistent
+WITHOUT_SHM = (
+    "mkdir /run/dev; for name in null zero full random urandom tty; do cp -a /dev/$name /run/dev; done;"
+    " mount --bind /run/dev /dev"
+)
 MENDED = {name: KINDS[name] for name in ("taken", "readonly", "roshm", "noproc", "alias", "swapped", "hangs")} | {
-    "homeless": replace(KINDS["homeless"], files=bash(f"export HOME={HOME}"))
+    "homeless": replace(KINDS["homeless"], files=bash(f"export HOME={HOME}")),
+    "foreign": Kind("another user's folder", "", arrange="mkdir ~/.hetero-tui; chown 1234 ~/.hetero-tui"),
+    "forbidden": Kind(
+        "a folder that its owner may not use",
+        "",
+        server=("AllowUsers *",),
+        arrange=f"{account('me', uid=1500)}; mkdir ~/.hetero-tui; chown 1500 ~ ~/.hetero-tui; chmod 0 ~/.hetero-tui",
+        entry={"user": "me"},
+    ),
+    "noshm": Kind("no /dev/shm", "", arrange=WITHOUT_SHM),
+    "bare": Kind("a Python without the packages", "", entry={"python": None}),  # last: it needs the others
 }
 
 
 @pytest.fixture
 def lab(possible: None) -> Iterator[Lab]:
     kinds = {"plain": KINDS["plain"], **MENDED}
-    specs = [HostSpec(name=name, files=kind.files or {}, arrange=kind.arrange) for name, kind in kinds.items()]
+    specs = [
+        HostSpec(name=name, server=kind.server, files=kind.files or {}, arrange=kind.arrange)
+        for name, kind in kinds.items()
+    ]
     with Lab(specs) as lab:
         yield lab
 
@@ -35,7 +53,10 @@ def run_what_is_said(lab: Lab, product: HeteroTui, name: str, mend: str) -> None
     found = re.search(r"`([^`]+)`", mend)
     assert found is not None, f"{name}: no command: {mend}"
     command = found[1].replace("sudo ", "")
-    if command.startswith("hetero-tui "):
+    if command == "hetero-tui bootstrap":  # the lab has no internet
+        wheels = str(thin_wheels(lab.laptop.home / "wheelhouse"))
+        done = product.run("bootstrap", "--accept-new-host-keys", "--from-laptop", "--wheels", wheels)
+    elif command.startswith("hetero-tui "):
         done = product.run(*command.split()[1:])
     elif command.startswith("ssh-keygen "):
         done = lab.laptop.run(["sh", "-c", command])

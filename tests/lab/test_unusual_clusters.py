@@ -24,12 +24,14 @@ pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.ti
 STEPS = 5
 USER, UID = "first.last+lab", 3_000_000_000
 LINK = Path("/run/home")
+DEBIANS = "printf '127.0.0.1 localhost\\n127.0.1.1 {name}\\n' > /run/hosts; mount --bind /run/hosts /etc/hosts"
+"""A host that takes its own name for its loopback, as Debian's installer writes it, and knows no other host by name."""
 HOSTS = {
     "mercer": HostSpec(
         name="mercer",
         cpus=1,
         server=("MaxSessions 1",),
-        arrange=f"{KINDS['dockera'].arrange}; mount -o remount,noexec /tmp",
+        arrange=f"{KINDS['dockera'].arrange}; mount -o remount,noexec /tmp; {DEBIANS.format(name='mercer')}",
         files={**(KINDS["pythons"].files or {}), **bash("export PYTHONHOME=/x PYTHONPATH=~/shadow; unset HOME")},
     ),
     "crosby": HostSpec(
@@ -43,7 +45,8 @@ HOSTS = {
         name="nas",
         cpus=1,
         server=("AllowUsers *", "Subsystem sftp /bin/false"),
-        arrange=f"{account(USER, uid=UID)}; chown {UID}:{UID} ~ ~/.bashrc; mount -o remount,size=1m /dev/shm",
+        arrange=f"{account(USER, uid=UID)}; chown {UID}:{UID} ~ ~/.bashrc; mount -o remount,size=1m /dev/shm;"
+        f" {DEBIANS.format(name='somebody')}",  # its own name can't be resolved at all
         files=bash("umask 000; set -eu; echo welcome; export RAY_ADDRESS=1.2.3.4:5"),
     ),
     "walled": HostSpec(name="walled", cpus=1, arrange=WALL.format(ports="22, 6389"), files=KINDS["csh"].files or {}),

@@ -156,6 +156,7 @@ def test_where_nobody_stays_beside_it_the_others_that_are_out_are_named() -> Non
     [
         ({"nas": "macos"}, "System Settings"),
         ({"mercer": "macos"}, "open all TCP ports from 1024"),
+        ({"nas": "wsl"}, "networkingMode=mirrored"),
         ({}, "open all TCP ports from 1024"),
     ],
 )

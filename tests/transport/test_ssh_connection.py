@@ -13,11 +13,13 @@ from pathlib import Path
 
 import asyncssh
 import pytest
+from asyncssh import sk_eddsa
 
 from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, BadAnswer, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
-from hetero_tui.transport import failures, ssh
+from hetero_tui.transport import failures, identities, ssh
+from hetero_tui.transport.failures import Place
 from tests.processes import ends
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
@@ -127,7 +129,17 @@ async def test_a_certificate_of_a_trusted_authority_makes_a_host_known(openssh, 
 async def test_a_wrong_user_is_named_with_the_key_that_was_offered(server, connect):
     with pytest.raises(AuthenticationFailed, match=r"'nosuchuser'.*client_key") as caught:
         await connect(server.changed(user="nosuchuser")).connect()
-    assert caught.value.hint
+    host = server.host
+    assert caught.value.hint.endswith(f"`ssh-copy-id -p {host.port} nosuchuser@{host.address}`")
+
+
+async def test_a_user_without_any_key_is_told_to_make_one(openssh, connect, tmp_path, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = openssh.host.model_copy(update={"identity_file": None})
+    with pytest.raises(AuthenticationFailed, match="offered: no key") as caught:
+        await connect(own).connect()
+    assert "ssh-keygen -t ed25519" in caught.value.hint
 
 
 async def test_a_wrong_key_is_refused_and_named(server, connect, tmp_path):
@@ -141,6 +153,24 @@ async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_p
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
     with pytest.raises(AuthenticationFailed, match=r"passphrase: run ssh-add .*locked"):
         await connect(server.changed(identity_file=str(tmp_path / "locked"))).connect()
+
+
+@pytest.mark.parametrize("has_agent", [False, True])
+async def test_a_key_on_a_security_key_is_the_agents_to_use(openssh, connect, tmp_path, monkeypatch, has_agent):
+    """Only OpenSSH's agent can have the hardware sign."""
+    key = sk_eddsa._SKEd25519Key.make_private((bytes(31) + b"\x01", "ssh:", 1, b"handle", b""))
+    key.write_private_key(tmp_path / "id_ed25519_sk", "openssh")
+    key.write_public_key(tmp_path / "id_ed25519_sk.pub", "openssh")
+    shutil.copy(tmp_path / "id_ed25519_sk.pub", tmp_path / "client_key.pub")  # which lets users in
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    if has_agent:  # without this key
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "none"))
+    own = openssh.host.model_copy(update={"identity_file": str(tmp_path / "id_ed25519_sk")})
+    with pytest.raises(AuthenticationFailed, match=r"on a security key: run ssh-add .*id_ed25519_sk first"):
+        await connect(own).connect()
+    offered = identities.explicit(str(tmp_path / "id_ed25519_sk"), Place(host="real", step="", endpoint=""))
+    assert "agent_path" not in offered, "the agent is asked"
+    assert [each.algorithm for each in offered["agent_identities"]] == [b"sk-ssh-ed25519@openssh.com"]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from textual.events import Key, Paste
@@ -235,6 +236,17 @@ async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, o
         await pilot.press("k", "right", "enter")
         await pilot.pause()
         assert app.intents.asked == [("accept", "macbook", scenarios.FINGERPRINT), ("probe",)]
+
+
+async def test_the_key_of_a_jump_host_is_not_shown_as_that_of_the_host_behind_it(scenarios, open_app) -> None:
+    state = scenarios.probed()
+    hosts = tuple(
+        replace(host, offered_by="gate (on the way)") if host.offered_key is not None else host for host in state.hosts
+    )
+    app = open_app(replace(state, hosts=hosts))
+    async with app.run_test() as pilot:
+        await pilot.press("k")
+        assert "gate (on the way), for macbook, was never seen before" in " ".join(dialog_text(app).split())
 
 
 @pytest.mark.parametrize("closing", ["escape", "q"])

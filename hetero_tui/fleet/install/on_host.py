@@ -47,7 +47,8 @@ rm -f "$2"; echo "$3" > uv.digest
 """
 
 # The mark has `down` end what is left of an installation, as all of ours. Of the user's own settings for uv only those
-# stay that say where packages come from, and how to get there.
+# stay that say where packages come from, and how to get there. A command over SSH often starts with less than a login's
+# PATH: macOS's has no Homebrew.
 _SETTINGS = f"""umask 077; cd "$1" || exit 1
 here=$(pwd); shift
 {agent.WITHOUT_PYTHON_VARIABLES}
@@ -58,6 +59,7 @@ for name in $(env | sed -n 's/^\\(UV_[A-Z0-9_]*\\)=.*/\\1/p'); do
     *) unset "$name";;
   esac
 done
+PATH=$PATH:/opt/homebrew/bin:/usr/local/bin:${{HOME:-}}/.local/bin; export PATH
 {CLUSTER_MARK}=$here; UV_CACHE_DIR=$here/install/cache; UV_PYTHON_INSTALL_DIR=$here/install/python
 UV_NO_PROGRESS=1; NO_COLOR=1; LC_ALL=C
 export {CLUSTER_MARK} UV_CACHE_DIR UV_PYTHON_INSTALL_DIR UV_NO_PROGRESS NO_COLOR LC_ALL
@@ -311,6 +313,15 @@ def _hint(cause: str) -> str:
         return "there is no such package for that machine's system, or its Python: see what the package's page says"
     if "not found in the package registry" in cause:
         return "is its name right? `--index URL` names another index"
+    if re.search(r"certificate (expired|not valid yet)", cause):
+        return (
+            "see with `date` that its clock is right; `sudo timedatectl set-ntp true` sets it (macOS: System Settings)"
+        )
+    if "invalid peer certificate" in cause:  # uv knows the public authorities alone
+        return (
+            "does its network look into TLS by an authority of its own? `export UV_SYSTEM_CERTS=1` at the top of that"
+            " user's ~/.bashrc (zsh: ~/.zshenv) has uv trust the system's; or `bootstrap --from-laptop`"
+        )
     if re.search(r"fetch|connect|request|resolve|dns|network|timed out", cause, re.IGNORECASE):
         return "is the host online? `bootstrap --from-laptop` sends it the packages; `--index URL` names another index"
     return "run it again: it goes on where it was"

@@ -24,8 +24,11 @@ class HostKeyScreen(Dialog[bool]):
         """The fingerprint, and the command that shows it on the machine itself."""
         palette, host = view.palette, self._host
         fingerprint = host.offered_key or ""
+        what = f"{host.name} ({host.address})"
+        if host.offered_by not in ("", host.address):  # another server, on the way there
+            what = f"{host.offered_by}, for {host.name},"
         return [
-            Text(f"{host.name} ({host.address}) was never seen before. It shows this key:", style=palette.foreground),
+            Text(f"{what} was never seen before. It shows this key:", style=palette.foreground),
             Text(""),
             *(Text(f"  {part}", style=f"bold {palette.accent}") for part in wrapped(fingerprint, width - 2)),
             Text(""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -293,6 +294,29 @@ def test_a_port_that_is_taken_is_named(machine, start):
     assert report.state == "failed"
     assert f"port {port} is taken" in report.cause
     assert report.hint
+
+
+def test_a_folder_without_locks_is_named_with_what_to_do(machine, monkeypatch):
+    """As network folders may be."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(processes.fcntl, "flock", refused)
+    report = node.start(machine("mercer", "head", "127.0.0.2", _free_port()))
+    assert report.state == "failed"
+    assert "without locks" in report.hint
+    assert "`ln -s`" in report.hint
+
+
+def test_an_address_that_this_machine_does_not_have_any_more_is_named(machine, start):
+    """DHCP gave it another one: Ray would start at the old one, and the head declare it dead, again and again."""
+    spec = machine("mercer", "head", "192.0.2.7", _free_port())
+    report = start(spec)
+    assert report.state == "failed"
+    assert report.cause.startswith("this machine does not have the address 192.0.2.7 any more")
+    assert "`up`" in report.hint
+    assert process_table.find_marked(Path(spec.folder)) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,26 @@ def test_ray_encrypts_always_and_we_where_it_is_wanted_whatever_the_users_own_en
     assert environment["RAY_USE_TLS"] == "1"
     assert tls.enabled(environment) is encrypted
     assert environment["RAY_TLS_CA_CERT"] == "/own/tls.pem"
+
+
+LISTEN_FOR_METRICS = """
+import socket, sys
+from ray.autoscaler._private.constants import AUTOSCALER_METRIC_PORT
+from ray.dashboard.consts import DASHBOARD_METRIC_PORT
+
+for port in (AUTOSCALER_METRIC_PORT, DASHBOARD_METRIC_PORT):
+    try:
+        socket.create_server(("", port))
+    except OverflowError:
+        continue
+    sys.exit(f"it listens on {port}")
+"""
+
+
+def test_no_part_of_this_ray_can_listen_for_metrics_where_its_packages_are_installed():
+    environment = ray_command.environment(os.environ, Path("/t"), Path("/c"), encrypted=False)
+    done = subprocess.run([sys.executable, "-c", LISTEN_FOR_METRICS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_host_is_found_by_its_label_and_the_dashboard_is_on_loopback_only(tmp_path):

@@ -54,6 +54,7 @@ def test_each_range_is_tried_at_its_ends_and_in_its_middle() -> None:
         ({"proc/1/comm": "systemd\n"}, ("ufw", "firewall-cmd", "nft", "iptables"), "iptables"),
         ({}, ("nft",), "nft"),
         ({}, ("ufw", "firewall-cmd"), ""),
+        ({"proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2\n"}, ("ufw", "iptables"), "wsl"),
     ],
 )
 def test_the_firewall_is_the_one_that_is_active_and_not_one_whose_program_is_there(

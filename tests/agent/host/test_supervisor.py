@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,21 @@ def test_a_worker_whose_ray_ended_says_that_it_restarts_and_why_it_is_not_back(j
     log = layout.supervisor_log_path(folder).read_text()
     assert "Ray was killed" in log
     assert log.count("can't be reached") == 1, "a cause is logged once, not at every attempt"
+
+
+def test_a_worker_whose_address_is_gone_leaves_the_cluster_and_says_so(joined, folder, agent, wait_until):
+    """Ray itself would go on for minutes: nothing answers to its former address, and nothing says so either."""
+    spec, ray = joined("worker")
+    write_private(layout.spec_path(folder), encode(replace(spec, node_address="192.0.2.7")) + "\n")
+    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGKILL)
+    wait_until(lambda: processes.find_named(folder, layout.SUPERVISOR) is None, 30)
+    with socket.socket() as head:  # it answers
+        head.bind(("127.0.0.1", spec.gcs_port))
+        head.listen()
+        supervisor.launch(folder)
+        wait_until(lambda: "does not have the address 192.0.2.7 any more" in _status(agent, folder).cause, 60)
+    assert _status(agent, folder).hint == "run `up`: it joins at the address that it has now"
+    assert process_table.find(ray.pid) is None
 
 
 def test_down_while_ray_is_being_brought_back_leaves_nothing(joined, folder, agent, wait_until):

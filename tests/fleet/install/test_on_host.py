@@ -84,6 +84,22 @@ async def test_a_users_own_settings_for_uv_and_pip_do_not_reach_an_installation_
     assert list(packages.glob("torch-*.dist-info"))
 
 
+async def test_a_python_is_found_where_users_install_them_though_a_command_over_ssh_has_no_such_path(
+    tmp_path, monkeypatch
+):
+    place, tools, local = (tmp_path / name for name in (".hetero-tui/lab/install", "tools", ".local/bin"))
+    for folder in (place, tools, local):
+        folder.mkdir(parents=True)
+    (place / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    for name in ("sh", "env", "sed"):
+        (tools / name).symlink_to(shutil.which(name))
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    (local / f"python{version}").symlink_to(f"{sys.base_prefix}/bin/python{version}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tools))
+    assert version in await on_host.pythons(LocalTransport(Host(name="nas", connection="local")), "lab")
+
+
 SECRETS = Sources("https://me:secret@one/simple", "https://me:secret@two/whl", "https://me:secret@three/pythons")
 _RECORDS = """#!/bin/sh
 echo "$@" >> "{folder}/words"; env >> "{folder}/variables"

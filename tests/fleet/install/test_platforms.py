@@ -54,6 +54,12 @@ def test_which_systems_have_packages(system: System, says: str) -> None:
         ),
         ("No solution found when resolving dependencies: ... einopps was not found in the package registry", "name"),
         ("Failed to fetch: `https://x` dns error", "is the host online?"),
+        (
+            "Failed to fetch: https://x client error (Connect) invalid peer certificate: UnknownIssuer",
+            "UV_SYSTEM_CERTS",
+        ),
+        ("client error (Connect) invalid peer certificate: certificate expired: verification time 1", "its clock"),
+        ("client error (Connect) invalid peer certificate: certificate not valid yet: verification", "its clock"),
     ],
 )
 def test_what_is_said_to_do_fits_why_it_failed(cause: str, says: str) -> None:
