@@ -2,6 +2,7 @@
 
 A node leaves a cluster in three ways: its Ray ends (killed, out of memory), the head declares it dead after some
 seconds of silence (stock Ray's raylet then ends itself), or it is cut off for so long that the head must have done so.
+On the head itself, Ray's control store can hang, which is for all others the same.
 In each the supervisor takes away what is left of the old Ray, waits until the head answers, starts Ray again as
 ``node.json`` says, and waits longer before each attempt while attempts fail. ``node start`` launches it once this
 machine has joined, so it takes charge of a Ray that runs, its own child or not.
@@ -128,15 +129,17 @@ class Supervisor:
                 self._doorbell.pause(deadlines.WATCH_SECONDS, until_readable=ended)
                 if processes.find_ours(self._folder, record) is None:
                     break
-                looked = time.monotonic()
+                looked = self._clock()
                 silence = self._silence()
                 if not silence:
                     cut_off_since = None
-                    continue
-                cut_off_since = looked if cut_off_since is None else cut_off_since
-                if time.monotonic() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
+                elif cut_off_since is None:  # one look never decides: this process may have been stopped during it
+                    cut_off_since = looked
+                elif self._clock() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
                     self._attempt = 0  # the network's fault, not Ray's: the first attempt comes once the head answers
-                    return f"the head was out of reach for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"
+                    is_head = self._spec.role == "head"
+                    what = "Ray's control store did not answer" if is_head else "the head was out of reach"
+                    return f"{what} for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"
         finally:
             if ended is not None:
                 os.close(ended)
@@ -206,7 +209,7 @@ class Supervisor:
         if cause is not None and cause != self._mesh_cause:
             _log(f"WireGuard can't be brought up again: {cause}" if cause else "WireGuard was down, and is up again")
         self._mesh_cause = cause or ""
-        return "" if self._spec.role == "head" else ray_node.head_silence(self._spec)
+        return ray_node.head_silence(self._spec)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NodeError):

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_agent import deadlines
-from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, supervisor
+from remote_agent.host import layout, node, process_table, processes, ray_command, ray_node, supervision, supervisor
 from remote_agent.host.processes import write_private
 from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
 from tests.specs import give_certificate
@@ -134,6 +134,41 @@ def test_a_heads_ray_is_not_started_again_and_the_status_says_so(joined, folder,
     assert (report.state, report.cause) == ("stopped", "the head's Ray ended: Ray was killed")
     assert "`down`, then `up`" in report.hint
     assert node.ray_state(folder) == "stopped"
+
+
+class Clock(supervisor.Doorbell):
+    """A clock that a wait moves on; the third wait ends the process."""
+
+    def __init__(self) -> None:
+        self.now, self._waits = 0.0, 0
+
+    def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+        self.now += 10 * seconds
+        self._waits += 1
+        if self._waits > 3:
+            raise supervisor.EndRequested
+
+
+def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(joined, folder, monkeypatch):
+    spec, ray = joined("head")
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "no answer")
+    clock = Clock()
+    cause = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
+    assert cause == "Ray's control store did not answer for 10 s: no answer"
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_machine_that_sleeps_while_it_waits_for_an_answer_does_not_end_its_ray(role, joined, folder, monkeypatch):
+    spec, ray = joined(role)
+    clock, answers = Clock(), ["no answer", "", ""]
+
+    def silence(spec: NodeSpec) -> str:
+        clock.now += 90 if answers[0] else 0
+        return answers.pop(0)
+
+    monkeypatch.setattr(ray_node, "head_silence", silence)
+    with pytest.raises(supervisor.EndRequested):
+        supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
 
 
 def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
