@@ -10,6 +10,11 @@ machine has joined, so it takes charge of a Ray that runs, its own child or not.
 A cluster that has been gone for an hour does not come back by itself: the laptop was lost, or its `down` did not reach
 this machine. Then it becomes ``node stop``, which leaves nothing behind but environment, runs and logs.
 
+A machine that the network has given another address is for the laptop, too: `up`, or an attached one by itself, has it
+join with that.
+
+Where its folder was deleted, it ends with its Ray: the next `up`, or an attached laptop, starts both anew.
+
 A head is not started again: an empty one would answer as if the run had never been. The supervisor says so, ends the
 coordinators, which can do nothing without it, and ends itself: the laptop forms the cluster anew and the run goes on.
 
@@ -44,6 +49,10 @@ HEAD_ENDED = "run `down`, then `up`: a new head starts empty, so it is not start
 
 class EndRequested(Exception):
     """This process is to end."""
+
+
+class NotInCharge(Exception):
+    """This process's record is gone, or another's: the folder was deleted, and another supervisor may be there."""
 
 
 class ClusterGone(Exception):
@@ -91,11 +100,13 @@ class Supervisor:
         self._doorbell = doorbell
         self._word = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
+        self._own = processes.read_record(folder, layout.SUPERVISOR)
+        self._ray = processes.read_record(folder, layout.RAY)
         self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
 
     def run(self) -> int:
         """Watch Ray and start it again, until it is to end (0) or, on a head, until Ray ends (1)."""
-        record = processes.read_record(self._folder, layout.RAY)
+        record = self._ray
         try:
             while True:
                 if record is not None:
@@ -113,10 +124,33 @@ class Supervisor:
         except EndRequested:
             _log("told to end: stopping Ray")
             return self._end()
-        except NodeError as error:  # a process of the old Ray hangs in a driver: a new one beside it would not help
+        except NotInCharge:
+            _log("this process's record is gone: stopping the Ray that it watches")
+            if self._ray is not None:
+                ray_node.stop(self._folder, self._ray, deadlines.STRAY_STOP_SECONDS)
+            return 1
+        except NodeError as error:  # it has another address, or a process of the old Ray hangs in a driver
             self._say(replace(self._word, phase=supervision.ENDED, cause=error.cause, hint=error.hint))
             _log(error.cause)
             return 1
+
+    def _pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+        """As the doorbell's.
+
+        Raises:
+            EndRequested: the process is to end.
+            NotInCharge: it is not this machine's supervisor any more.
+        """
+        self._doorbell.pause(seconds, until_readable=until_readable)
+        record = processes.read_record(self._folder, layout.SUPERVISOR)
+        if record != self._own and (record is not None or not self._may_have_record()):
+            raise NotInCharge
+
+    def _may_have_record(self) -> bool:
+        try:
+            return processes.record_path(self._folder, layout.SUPERVISOR).exists()
+        except OSError:  # a disk that fails says nothing about it
+            return True
 
     def _watch(self, record: ProcessRecord) -> str:
         """Wait for the end of a Ray that runs: why it ended, or why it has to."""
@@ -126,7 +160,7 @@ class Supervisor:
         cut_off_since: float | None = None
         try:
             while processes.find_ours(self._folder, record) is not None:
-                self._doorbell.pause(deadlines.WATCH_SECONDS, until_readable=ended)
+                self._pause(deadlines.WATCH_SECONDS, until_readable=ended)
                 if processes.find_ours(self._folder, record) is None:
                     break
                 looked = self._clock()
@@ -166,14 +200,21 @@ class Supervisor:
         processes.stop_processes(self._folder, found, 0.0)
 
     def _try_to_join(self) -> ProcessRecord | None:
-        """One attempt, after its pause: the record of a Ray that has joined, or None."""
+        """One attempt, after its pause: the record of a Ray that has joined, or None.
+
+        Raises:
+            NodeError: this machine has another address now, for which only the laptop can make a certificate.
+        """
         self._attempt += 1
-        self._doorbell.pause(supervision.pause_before(self._attempt))
+        self._pause(supervision.pause_before(self._attempt))
         self._await_head()
+        if not ray_node.has_address(self._spec.node_address):
+            cause = f"this machine's address is not {self._spec.node_address} any more"
+            raise NodeError(cause, "run `up`: it joins with the address that it has now")
         record: ProcessRecord | None = None
         try:
-            record = ray_node.launch(self._folder, self._spec)
-            ray_node.await_join(self._folder, record, self._doorbell.pause)
+            record = self._ray = ray_node.launch(self._folder, self._spec)
+            ray_node.await_join(self._folder, record, self._pause)
         except (NodeError, processes.LaunchError, ray_command.UnsafeFolderError, OSError) as error:
             if record is not None:
                 ray_node.stop(self._folder, record)
@@ -200,7 +241,7 @@ class Supervisor:
             )
             if self._clock() >= ends:
                 raise ClusterGone
-            self._doorbell.pause(pause)
+            self._pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
 
     def _silence(self) -> str:

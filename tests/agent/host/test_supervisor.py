@@ -7,10 +7,12 @@ That real Ray comes back is shown in test_node.py and on the lab.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,28 @@ def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(jo
     clock = Clock()
     cause = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
     assert cause == "Ray's control store did not answer for 10 s: no answer"
+
+
+def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
+    joined, folder, wait_until
+):
+    spec, ray = joined("worker")
+    shutil.rmtree(folder / "processes")
+    wait_until(lambda: process_table.find_marked(folder) == (), 30)
+    assert process_table.find(ray.pid) is None
+    assert processes.recorded_names(folder) == ()
+
+
+def test_a_machine_with_another_address_than_before_is_left_to_the_laptop(joined, folder, monkeypatch):
+    spec, _ = joined("worker")
+    supervisor.stop(folder)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
+    moved = replace(spec, node_address="192.0.2.7")
+    assert supervisor.Supervisor(folder, moved, Clock()).run() == 1
+    word = supervision.read(folder)
+    assert word.phase == supervision.ENDED
+    assert word.cause == "this machine's address is not 192.0.2.7 any more"
+    assert "run `up`" in word.hint
 
 
 @pytest.mark.parametrize("role", ["head", "worker"])
