@@ -162,7 +162,7 @@ def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(jo
 def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
     joined, folder, wait_until
 ):
-    spec, ray = joined("worker")
+    _, ray = joined("worker")
     shutil.rmtree(folder / "processes")
     wait_until(lambda: process_table.find_marked(folder) == (), 30)
     assert process_table.find(ray.pid) is None
