@@ -195,6 +195,15 @@ def test_a_machine_that_sleeps_while_it_waits_for_an_answer_does_not_end_its_ray
         supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
 
 
+def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
+    _, ray = joined("head")
+    word = supervision.read(folder)
+    supervision.write(folder, replace(word, phase=supervision.ENDED, cause="it hung"))
+    assert process_table.find(ray.pid) is not None
+    report = _status(agent, folder)
+    assert (report.state, report.cause) == ("stopped", "it hung")
+
+
 def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
     done = agent("host.supervisor", "--folder", str(folder))
     assert done.returncode == 1
