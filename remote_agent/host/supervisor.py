@@ -100,6 +100,7 @@ class Supervisor:
         self._doorbell = doorbell
         self._word = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
+        self._had_address = ray_node.has_address(spec.node_address)  # not where a router translates it
         self._own = processes.read_record(folder, layout.SUPERVISOR)
         self._ray = processes.read_record(folder, layout.RAY)
         self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
@@ -208,7 +209,7 @@ class Supervisor:
         self._attempt += 1
         self._pause(supervision.pause_before(self._attempt))
         self._await_head()
-        if not ray_node.has_address(self._spec.node_address):
+        if self._had_address and not ray_node.has_address(self._spec.node_address):
             cause = f"this machine's address is not {self._spec.node_address} any more"
             raise NodeError(cause, "run `up`: it joins with the address that it has now")
         record: ProcessRecord | None = None

@@ -173,12 +173,25 @@ def test_a_machine_with_another_address_than_before_is_left_to_the_laptop(joined
     spec, _ = joined("worker")
     supervisor.stop(folder)
     monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
-    moved = replace(spec, node_address="192.0.2.7")
-    assert supervisor.Supervisor(folder, moved, Clock()).run() == 1
+    moving = supervisor.Supervisor(folder, spec, Clock())
+    monkeypatch.setattr(ray_node, "has_address", lambda address: address != spec.node_address)
+    assert moving.run() == 1
     word = supervision.read(folder)
     assert word.phase == supervision.ENDED
-    assert word.cause == "this machine's address is not 192.0.2.7 any more"
+    assert word.cause == "this machine's address is not 127.0.0.1 any more"
     assert "run `up`" in word.hint
+
+
+def test_an_address_that_a_machine_never_had_keeps_it_from_nothing(joined, folder, monkeypatch):
+    spec, _ = joined("worker")
+    supervisor.stop(folder)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
+    monkeypatch.setattr(ray_node, "launch", lambda *_: pytest.fail("Ray is started"))
+    translated = replace(spec, node_address="192.0.2.7")
+    assert not ray_node.has_address("192.0.2.7")
+    assert ray_node.has_address("127.0.0.1")
+    with pytest.raises(pytest.fail.Exception, match="Ray is started"):
+        supervisor.Supervisor(folder, translated, Clock()).run()
 
 
 @pytest.mark.parametrize("role", ["head", "worker"])
