@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.faulty.job import WORKER_FILE
 from benchmarks.faulty.stage import CLUSTER, Stage
-from benchmarks.faulty.strikes import RECOVERED_S, Blow, Strike, _well
+from benchmarks.faulty.strikes import RECOVERED_S, Blow, Strike, well
 from remote_agent import protocol
 from tests.lab.following import Following, RunError, coordinators, hosts_of
 from tests.lab.machines import Host, Machine
@@ -42,7 +42,7 @@ def lasting(begin: Begin, seconds: float) -> Strike:
         ended, seen = time.time(), len(follower.events)
         every = {host.name for host in stage.lab.hosts}
         back = follower.until(protocol.Step, RECOVERED_S, after=seen, having=lambda one: hosts_of(one) == every)
-        return Blow(begin=begun, end=_well(follower), values={"back": max(0.0, back.time - ended)})
+        return Blow(begin=begun, end=well(follower), values={"back": max(0.0, back.time - ended)})
 
     return strike
 
