@@ -7,6 +7,9 @@ are compared with a plain torch loop on the same batches, as the largest over al
 ``norm(ours - plain) / norm(plain)``, at most 1e-5 (``sync``, ``pipeline``). The record of slices has to say that every
 sample was counted once.
 
+``--rows`` takes faults of ``rows.RARE`` too, which no promise names: lossy links, processes and machines that stop for
+a while. ``--tell`` prints what a user saw of each fault.
+
 ``python -m benchmarks.faults --schedule [--faults 60] [--minutes 30] [--seed 1] [--kinds worker,cut]``: random faults
 in one run; see :mod:`benchmarks.faulty.schedule` for what is measured. ``--beside torchft`` puts torchft through the
 same plan afterwards, on devices that are alike, as it cuts evenly (:mod:`benchmarks.faulty.torchft`; it has to be
@@ -27,13 +30,15 @@ from pathlib import Path
 
 from benchmarks.faulty import beside, ours, stage, torchft
 from benchmarks.faulty.devices import ALIKE, PACES, Devices
-from benchmarks.faulty.measuring import Result, carry_out
+from benchmarks.faulty.measuring import Result, Say, carry_out, silent, tell
 from benchmarks.faulty.plan import KINDS
-from benchmarks.faulty.rows import ROWS, Figure
+from benchmarks.faulty.rows import RARE, ROWS, Figure
 from benchmarks.faulty.schedule import Course
 from benchmarks.peers import environment
 from tests.lab.following import RunError
 from tests.lab.network import LabError
+
+EVERY = {**ROWS, **RARE}
 
 HEAD = f"{'':30} {'strategy':9} {'':40} {'n':>3} {'median':>7} {'worst':>7} {'budget':>7}"
 
@@ -59,15 +64,17 @@ def _figure(figure: Figure, values: Sequence[float]) -> str:
     return f"{about:40} {len(values):>3} {statistics.median(values):>7.2f} {max(values):>7.2f} {most:>7}{mark}"
 
 
-def table(hosts: int, strategies: Iterable[str], rows: Iterable[str], repetitions: int) -> list[Result]:
+def table(
+    hosts: int, strategies: Iterable[str], rows: Iterable[str], repetitions: int, say: Say = silent
+) -> list[Result]:
     """All rows on one lab, each printed as soon as it is there; after a row that failed the lab is a new one."""
-    wanted = [(strategy, key) for strategy in strategies for key in rows if ROWS[key].is_of(strategy)]
+    wanted = [(strategy, key) for strategy in strategies for key in rows if EVERY[key].is_of(strategy)]
     results: list[Result] = []
     while wanted:
         with stage.opened(hosts) as fleet:
             while wanted:
                 strategy, key = wanted.pop(0)
-                results.append(carry_out(fleet, ROWS[key], strategy, repetitions))
+                results.append(carry_out(fleet, EVERY[key], strategy, repetitions, say))
                 print("\n".join(lines(results[-1])), flush=True)
                 if results[-1].failure:
                     break
@@ -81,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strategy", choices=(*stage.SETTINGS, "all"), default="all", help="default: all")
     parser.add_argument("--repetitions", type=int, default=5, help="of each row (default: 5)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"with commas between (default: {','.join(ROWS)})")
+    parser.add_argument("--tell", action="store_true", help="print what a user saw of each fault")
     parser.add_argument("--csv", type=Path, help="write every value to this file")
     parser.add_argument("--schedule", action="store_true", help="random faults in one run instead of the table")
     parser.add_argument("--faults", type=int, default=60, help="of the schedule (default: 60)")
@@ -103,16 +111,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{options.beside}: {missing}")
     strategies = tuple(stage.SETTINGS) if options.strategy == "all" else (options.strategy,)
     rows, kinds = options.rows.split(","), options.kinds.split(",")
-    unknown = sorted({*rows} - {*ROWS} | {*kinds} - {*KINDS})
+    unknown = sorted({*rows} - {*EVERY} | {*kinds} - {*KINDS})
     if unknown:
-        parser.error(f"no {', '.join(unknown)}; rows: {', '.join(ROWS)}; kinds: {', '.join(KINDS)}")
+        parser.error(f"no {', '.join(unknown)}; rows: {', '.join(EVERY)}; kinds: {', '.join(KINDS)}")
     paces = ALIKE if options.beside else PACES
     print("\n".join(stage.simulated(paces[: options.hosts])), flush=True)
     try:
         if options.schedule:
             return _schedules(options, strategies, kinds)
         print(HEAD, flush=True)
-        results = table(options.hosts, strategies, rows, options.repetitions)
+        results = table(options.hosts, strategies, rows, options.repetitions, tell if options.tell else silent)
     except (LabError, RunError) as error:
         print(f"benchmarks.faults: {error}", file=sys.stderr)
         return 1

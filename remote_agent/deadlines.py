@@ -28,7 +28,8 @@ WATCH_SECONDS = 2.0
 
 CUT_OFF_SECONDS = 10.0
 """Without an answer from the head's port for so long, this machine has left the cluster: the head declares a silent
-machine dead within 6 s, for good. Its Ray is ended then, so that the next one can start once the head answers."""
+machine dead within 6 s, for good. Its Ray is ended then, so that the next one can start once the head answers. On the
+head the same shows that Ray's control store hangs, and no other machine is in the cluster then."""
 
 CLUSTER_GONE_SECONDS = 3600.0
 """Without an answer from the head for so long, the cluster is gone: this machine takes away what it has of it. The next

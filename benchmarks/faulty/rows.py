@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.faulty import strikes
+from benchmarks.faulty import rare, strikes
 from benchmarks.faulty.stage import PIPELINE
 from benchmarks.faulty.strikes import Strike
 
@@ -30,7 +30,8 @@ class Row:
         figures: what else is measured, by the keys of :attr:`Blow.values`.
         strike: does it, and waits until all is well again.
         settings: of the runs.
-        sharded: each host holds a part of the parameter server.
+        sharded: each host holds a part of the parameter server, if the strategy has one.
+        of_shard: the fault is that of a shard.
         alone: each repetition has a run of its own, and what was switched off is brought back after it.
     """
 
@@ -41,6 +42,7 @@ class Row:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     sharded: bool = False
+    of_shard: bool = False
     alone: bool = False
 
     def stall_with(self, strategy: str) -> float | None:
@@ -49,7 +51,7 @@ class Row:
 
     def is_of(self, strategy: str) -> bool:
         """Whether the fault is one of the strategy's: a pipeline has no shards."""
-        return strategy != PIPELINE or not self.sharded
+        return strategy != PIPELINE or not self.of_shard
 
     def is_alone(self, strategy: str) -> bool:
         """Whether each repetition has a run of its own: a pipeline follows speeds once in 20 times that this takes."""
@@ -118,13 +120,22 @@ ROWS: Mapping[str, Row] = {
             strike=strikes.overseer_killed,
             settings={"checkpoint_every": 40},
         ),
-        Row(key="shard", name="shard's host lost", stall=3.0, strike=strikes.shard_lost, sharded=True, alone=True),
+        Row(
+            key="shard",
+            name="shard's host lost",
+            stall=3.0,
+            strike=strikes.shard_lost,
+            sharded=True,
+            of_shard=True,
+            alone=True,
+        ),
         Row(
             key="shard-cut",
             name="cable cut, each host has a shard",
             stall=3.0,
             strike=strikes.shard_cut,
             sharded=True,
+            of_shard=True,
             alone=True,
         ),
         Row(
@@ -146,3 +157,62 @@ ROWS: Mapping[str, Row] = {
     )
 }
 """By key, in the table's order."""
+
+ALL_BACK = Figure("all hosts in a step after its end", "s", None)
+
+
+def _rare(key: str, name: str, strike: Strike) -> Row:
+    settings = {"checkpoint_every": 40}
+    return Row(
+        key=key,
+        name=name,
+        stall=None,
+        strike=strike,
+        figures={"back": ALL_BACK},
+        settings=settings,
+        sharded=True,
+    )
+
+
+def _for(key: str, name: str, begin: rare.Begin, seconds: float) -> Row:
+    return _rare(key, f"{name} for {seconds:.0f} s", rare.lasting(begin, seconds))
+
+
+RARE: Mapping[str, Row] = {
+    row.key: row
+    for row in (
+        _for("loss5", "a link loses 5 %", rare.losing(5), 30),
+        _for("loss30", "a link loses 30 %", rare.losing(30), 30),
+        _for("loss30-head", "the head's link loses 30 %", rare.losing(30, rare.head), 30),
+        _for("deaf", "a host sends and never receives", rare.deaf, 20),
+        _for("mute", "a host receives and never sends", rare.mute, 20),
+        _for("apart", "two hosts do not reach each other", rare.apart, 60),
+        _for("narrow", "a link carries 1 Mbit/s", rare.narrow, 30),
+        _rare("flapping", "a cable out and in every 3 s for 60 s", rare.flapping(60)),
+        _for("stop-worker", "worker stopped", rare.worker, 10),
+        _for("stop-worker-long", "worker stopped", rare.worker, 90),
+        _for("stop-raylet", "raylet stopped", rare.stopping("raylet"), 10),
+        _for("stop-raylet-long", "raylet stopped", rare.stopping("raylet"), 90),
+        _for("stop-head-raylet", "the head's raylet stopped", rare.stopping("raylet", rare.head), 20),
+        _for("stop-gcs", "the head's control store stopped", rare.stopping("gcs_server", rare.head), 8),
+        _for("stop-gcs-long", "the head's control store stopped", rare.stopping("gcs_server", rare.head), 90),
+        _for("stop-supervisor", "supervisor stopped", rare.stopping("remote_agent.host.supervisor"), 10),
+        _for("stop-coordinator", "coordinator stopped", rare.coordinator, 10),
+        _for("stop-coordinator-long", "coordinator stopped", rare.coordinator, 90),
+        _for("asleep", "a host sleeps", rare.asleep(), 10),
+        _for("asleep-long", "a host sleeps", rare.asleep(), 90),
+        _for("asleep-head", "the head sleeps", rare.asleep(rare.head), 10),
+        _for("asleep-head-long", "the head sleeps", rare.asleep(rare.head), 90),
+        _for("asleep-laptop", "the laptop sleeps", rare.laptop, 120),
+        _for("moved", "a host has another address", rare.moved(rare.first), 10),
+        _for(
+            "moved-dark", "a host has another address after 10 s without power", rare.moved(rare.first, dark=True), 10
+        ),
+        _for("moved-laptop", "the laptop has another address", rare.moved(rare.the_laptop), 40),
+        _for("two-dark", "two hosts without power", rare.dark(rare.first, rare.second), 10),
+        _for("head-dark", "the head and another host without power", rare.dark(rare.head, rare.first), 10),
+        _for("no-run-folder", "the run's folder on the head deleted", rare.without_run_folder, 30),
+        _for("no-agent", "all of the product deleted on a host", rare.without_agent, 30),
+    )
+}
+"""Faults that no promise names, each with a shard on every host; without budgets."""

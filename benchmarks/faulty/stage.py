@@ -106,7 +106,8 @@ class Stage:
     def __init__(self, lab: Lab, paces: tuple[float, ...] = PACES) -> None:
         self.lab = lab
         self.devices = Devices(lab, paces)
-        self.product = HeteroTui(lab.laptop, lab.inventory(cluster=CLUSTER))
+        named = {host.name: {"address": host.name} for host in lab.hosts}  # so that an address may change
+        self.product = HeteroTui(lab.laptop, lab.inventory(named, cluster=CLUSTER))
 
     def up(self) -> None:
         """Bring the cluster up, or the hosts back that are missing.
@@ -117,6 +118,22 @@ class Stage:
         done = self.product.run("up", "--json", deadline=UP_S)
         if done.returncode != 0:
             raise RunError(f"`up` gave exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+
+    def down(self) -> None:
+        """Take the cluster down.
+
+        Raises:
+            RunError: something is left on a host.
+        """
+        done = self.product.run("down", "--yes", "--json", deadline=UP_S)
+        left = [
+            f"{host.name}: {' '.join(one.argv)[:120]}"
+            for host in self.lab.hosts
+            if host.is_on
+            for one in host.processes()
+        ]
+        if done.returncode != 0 or left:
+            raise RunError(f"`down` gave exit code {done.returncode}: {done.stdout[-800:]}; left: {left[:5]}")
 
     def train(self, strategy: str, **settings: object) -> Following:
         """Start a run without an end, with a laptop attached, and wait until it has settled."""
@@ -189,8 +206,10 @@ def opened(hosts: int, paces: tuple[float, ...] = PACES) -> Iterator[Stage]:
         try:
             stage.up()
             yield stage
-        finally:
+        except BaseException:
             stage.product.run("down", "--yes", "--json", deadline=UP_S)
+            raise
+        stage.down()
 
 
 def lab_of(hosts: int) -> Lab:

@@ -73,7 +73,7 @@ def _back(follower: Following, host: Host, after: int) -> float:
     return joined.time
 
 
-def _well(follower: Following) -> float:
+def well(follower: Following) -> float:
     """Some steps later."""
     step = max(mark.step for mark in figures.progress(follower.events))
     return follower.until_step(step + AFTER_STEPS, RECOVERED_S).time
@@ -86,7 +86,7 @@ def worker_killed(stage: Stage, follower: Following, number: int) -> Blow:
     begin = stage.devices.kill_worker(host)
     _lost(follower, host, seen)
     back = _back(follower, host, seen)
-    return Blow(begin=begin, end=_well(follower), values={"back": back - begin})
+    return Blow(begin=begin, end=well(follower), values={"back": back - begin})
 
 
 def cable_cut(stage: Stage, follower: Following, number: int) -> Blow:
@@ -102,7 +102,7 @@ def cable_cut(stage: Stage, follower: Following, number: int) -> Blow:
         mended = time.time()
         host.mend()
     back = _back(follower, host, seen)
-    return Blow(begin=begin, end=_well(follower), values={"back": back - mended})
+    return Blow(begin=begin, end=well(follower), values={"back": back - mended})
 
 
 def power_lost(stage: Stage, follower: Following, number: int) -> Blow:
@@ -116,7 +116,7 @@ def power_lost(stage: Stage, follower: Following, number: int) -> Blow:
     stage.lab.await_hosts(host)
     reachable = time.time()
     back = _back(follower, host, seen)
-    return Blow(begin=begin, end=_well(follower), values={"back": back - reachable})
+    return Blow(begin=begin, end=well(follower), values={"back": back - reachable})
 
 
 def device_slow(stage: Stage, follower: Following, number: int) -> Blow:
@@ -140,7 +140,7 @@ def device_slow(stage: Stage, follower: Following, number: int) -> Blow:
     if not is_cut:  # a device without layers is not seen to be fast again
         follower.until(protocol.Rebalanced, RECOVERED_S, after=seen)
     steps = {"named": float(slow.step - first + 1), "shares": float(shares.step - first + 1)}
-    return Blow(begin=begin, end=_well(follower), values=steps)
+    return Blow(begin=begin, end=well(follower), values=steps)
 
 
 def shard_lost(stage: Stage, follower: Following, number: int) -> Blow:
@@ -151,7 +151,7 @@ def shard_lost(stage: Stage, follower: Following, number: int) -> Blow:
     host.pull_plug()
     follower.until(protocol.ServerLost, RECOVERED_S, after=seen)
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-    return Blow(begin=begin, end=_well(follower))
+    return Blow(begin=begin, end=well(follower))
 
 
 def head_lost(stage: Stage, follower: Following, number: int) -> Blow:
@@ -160,7 +160,7 @@ def head_lost(stage: Stage, follower: Following, number: int) -> Blow:
     seen, begin = len(follower.events), time.time()
     stage.lab.host(follower.head).pull_plug()
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-    return Blow(begin=begin, end=_well(follower))
+    return Blow(begin=begin, end=well(follower))
 
 
 def gcs_killed(stage: Stage, follower: Following, number: int) -> Blow:
@@ -172,7 +172,7 @@ def gcs_killed(stage: Stage, follower: Following, number: int) -> Blow:
         if Path(process.argv[0]).name == "gcs_server":
             head.signal(process.pid, signal.SIGKILL)
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-    return Blow(begin=begin, end=_well(follower))
+    return Blow(begin=begin, end=well(follower))
 
 
 def shard_cut(stage: Stage, follower: Following, number: int) -> Blow:
@@ -186,7 +186,7 @@ def shard_cut(stage: Stage, follower: Following, number: int) -> Blow:
         time.sleep(max(0.0, begin + CUT_S - time.time()))  # the fault's own length
     finally:
         host.mend()
-    return Blow(begin=begin, end=_well(follower))
+    return Blow(begin=begin, end=well(follower))
 
 
 def coordinator_killed(stage: Stage, follower: Following, number: int) -> Blow:
@@ -204,7 +204,7 @@ def _coordinator_killed(stage: Stage, follower: Following, *, with_overseer: boo
     seen = len(follower.events)
     begin = stage.kill_coordinator(stage.lab.host(follower.head), with_overseer=with_overseer)
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-    return Blow(begin=begin, end=_well(follower))
+    return Blow(begin=begin, end=well(follower))
 
 
 def laptop_killed(stage: Stage, follower: Following, number: int) -> Blow:
@@ -225,7 +225,7 @@ def laptop_killed(stage: Stage, follower: Following, number: int) -> Blow:
         whole = time.time() - again
         if other.lines[: len(before)] != before or other.lines[: len(written)] != [line[:-1] for line in written]:
             raise RunError("the history that `attach` shows is not what was written")
-        return Blow(begin=begin, end=_well(other), values={"whole": whole}, attached=other)
+        return Blow(begin=begin, end=well(other), values={"whole": whole}, attached=other)
     except BaseException:
         other.kill()
         raise
@@ -246,7 +246,7 @@ def two_at_once(stage: Stage, follower: Following, number: int) -> Blow:
         after, mended = len(follower.events), time.time()
         cut.mend()
     all_back = max(back, _back(follower, cut, after))
-    return Blow(begin=begin, end=_well(follower), values={"back": all_back - mended})
+    return Blow(begin=begin, end=well(follower), values={"back": all_back - mended})
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:

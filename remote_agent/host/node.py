@@ -246,6 +246,8 @@ def ray_state(folder: Path) -> RayState:
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
     if watched and word is not None and word.phase == supervision.RESTARTING:
         return RayState.RESTARTING
+    if word is not None and word.phase == supervision.ENDED:
+        return RayState.STOPPED  # where it still runs, its supervisor is ending it, and nothing may be built on it
     if record is None:
         return RayState.NONE
     if processes.find_ours(folder, record) is not None:

@@ -18,7 +18,6 @@ from remote_agent import deadlines, plain_file, probe, tls
 from remote_agent.host import layout, process_table, processes, ray_command
 from remote_agent.protocol import NodeSpec, ProcessRecord
 
-ADDRESS_HINT = "run `up`: it joins at the address that it has now"
 
 Pause = Callable[[float], None]
 """Wait so many seconds; raises what ends the attempt (a ``down``, a SIGTERM)."""
@@ -37,12 +36,10 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
     """Start Ray as ``spec`` says, recorded and marked; the log of the start before is kept as ``ray.previous.log``.
 
     Raises:
-        NodeError: the token or the certificate is missing, or open to other users; or its address is another one now.
+        NodeError: the token or the certificate is missing, or open to other users.
         LaunchError, OSError: the program or its folder can't be used.
     """
     token, bundle = check_secrets(folder)
-    if missing := missing_address(spec):
-        raise NodeError(missing, ADDRESS_HINT)
     log = layout.log_path(folder)
     if log.exists():
         log.replace(log.with_name("ray.previous.log"))
@@ -87,22 +84,6 @@ def _check_secret(path: Path, what: str, missing: str) -> None:
         )
 
 
-def missing_address(spec: NodeSpec) -> str:
-    """Says that this machine does not have its address in the cluster any more, as after DHCP; empty: it has it.
-
-    Connections from the former address stay silent, and Ray notices only after minutes.
-    """
-    address = spec.node_address
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as candidate:
-            candidate.bind((address, 0))
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
-            return f"this machine does not have the address {address} any more, by which the cluster knows it"
-    return ""
-
-
 def head_silence(spec: NodeSpec) -> str:
     """Why the head's port does not answer this machine now; empty when it does."""
     try:
@@ -113,6 +94,17 @@ def head_silence(spec: NodeSpec) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def has_address(address: str) -> bool:
+    """Whether an IP address is one of this machine's."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as candidate:
+        try:
+            candidate.bind((address, 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def await_join(folder: Path, record: ProcessRecord, pause: Pause) -> None:

@@ -2,12 +2,18 @@
 
 A node leaves a cluster in three ways: its Ray ends (killed, out of memory), the head declares it dead after some
 seconds of silence (stock Ray's raylet then ends itself), or it is cut off for so long that the head must have done so.
+On the head itself, Ray's control store can hang, which is for all others the same.
 In each the supervisor takes away what is left of the old Ray, waits until the head answers, starts Ray again as
 ``node.json`` says, and waits longer before each attempt while attempts fail. ``node start`` launches it once this
 machine has joined, so it takes charge of a Ray that runs, its own child or not.
 
 A cluster that has been gone for an hour does not come back by itself: the laptop was lost, or its `down` did not reach
 this machine. Then it becomes ``node stop``, which leaves nothing behind but environment, runs and logs.
+
+A machine that the network has given another address is for the laptop, too: `up`, or an attached one by itself, has it
+join with that.
+
+Where its folder was deleted, it ends with its Ray: the next `up`, or an attached laptop, starts both anew.
 
 A head is not started again: an empty one would answer as if the run had never been. The supervisor says so, ends the
 coordinators, which can do nothing without it, and ends itself: the laptop forms the cluster anew and the run goes on.
@@ -43,6 +49,10 @@ HEAD_ENDED = "run `down`, then `up`: a new head starts empty, so it is not start
 
 class EndRequested(Exception):
     """This process is to end."""
+
+
+class NotInCharge(Exception):
+    """This process's record is gone, or another's: the folder was deleted, and another supervisor may be there."""
 
 
 class ClusterGone(Exception):
@@ -90,11 +100,14 @@ class Supervisor:
         self._doorbell = doorbell
         self._word = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
+        self._had_address = ray_node.has_address(spec.node_address)  # not where a router translates it
+        self._own = processes.read_record(folder, layout.SUPERVISOR)
+        self._ray = processes.read_record(folder, layout.RAY)
         self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
 
     def run(self) -> int:
         """Watch Ray and start it again, until it is to end (0) or, on a head, until Ray ends (1)."""
-        record = processes.read_record(self._folder, layout.RAY)
+        record = self._ray
         try:
             while True:
                 if record is not None:
@@ -112,10 +125,33 @@ class Supervisor:
         except EndRequested:
             _log("told to end: stopping Ray")
             return self._end()
-        except NodeError as error:  # a process of the old Ray hangs in a driver: a new one beside it would not help
+        except NotInCharge:
+            _log("this process's record is gone: stopping the Ray that it watches")
+            if self._ray is not None:
+                ray_node.stop(self._folder, self._ray, deadlines.STRAY_STOP_SECONDS)
+            return 1
+        except NodeError as error:  # it has another address, or a process of the old Ray hangs in a driver
             self._say(replace(self._word, phase=supervision.ENDED, cause=error.cause, hint=error.hint))
             _log(error.cause)
             return 1
+
+    def _pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+        """As the doorbell's.
+
+        Raises:
+            EndRequested: the process is to end.
+            NotInCharge: it is not this machine's supervisor any more.
+        """
+        self._doorbell.pause(seconds, until_readable=until_readable)
+        record = processes.read_record(self._folder, layout.SUPERVISOR)
+        if record != self._own and (record is not None or not self._may_have_record()):
+            raise NotInCharge
+
+    def _may_have_record(self) -> bool:
+        try:
+            return processes.record_path(self._folder, layout.SUPERVISOR).exists()
+        except OSError:  # a disk that fails says nothing about it
+            return True
 
     def _watch(self, record: ProcessRecord) -> str:
         """Wait for the end of a Ray that runs: why it ended, or why it has to."""
@@ -125,18 +161,20 @@ class Supervisor:
         cut_off_since: float | None = None
         try:
             while processes.find_ours(self._folder, record) is not None:
-                self._doorbell.pause(deadlines.WATCH_SECONDS, until_readable=ended)
+                self._pause(deadlines.WATCH_SECONDS, until_readable=ended)
                 if processes.find_ours(self._folder, record) is None:
                     break
-                looked = time.monotonic()
+                looked = self._clock()
                 silence = self._silence()
                 if not silence:
                     cut_off_since = None
-                    continue
-                cut_off_since = looked if cut_off_since is None else cut_off_since
-                if time.monotonic() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
+                elif cut_off_since is None:  # one look never decides: this process may have been stopped during it
+                    cut_off_since = looked
+                elif self._clock() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
                     self._attempt = 0  # the network's fault, not Ray's: the first attempt comes once the head answers
-                    return f"the head was out of reach for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"
+                    is_head = self._spec.role == "head"
+                    what = "Ray's control store did not answer" if is_head else "the head was out of reach"
+                    return f"{what} for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"
         finally:
             if ended is not None:
                 os.close(ended)
@@ -163,14 +201,21 @@ class Supervisor:
         processes.stop_processes(self._folder, found, 0.0)
 
     def _try_to_join(self) -> ProcessRecord | None:
-        """One attempt, after its pause: the record of a Ray that has joined, or None."""
+        """One attempt, after its pause: the record of a Ray that has joined, or None.
+
+        Raises:
+            NodeError: this machine has another address now, for which only the laptop can make a certificate.
+        """
         self._attempt += 1
-        self._doorbell.pause(supervision.pause_before(self._attempt))
+        self._pause(supervision.pause_before(self._attempt))
         self._await_head()
+        if self._had_address and not ray_node.has_address(self._spec.node_address):
+            cause = f"this machine's address is not {self._spec.node_address} any more"
+            raise NodeError(cause, "run `up`: it joins with the address that it has now")
         record: ProcessRecord | None = None
         try:
-            record = ray_node.launch(self._folder, self._spec)
-            ray_node.await_join(self._folder, record, self._doorbell.pause)
+            record = self._ray = ray_node.launch(self._folder, self._spec)
+            ray_node.await_join(self._folder, record, self._pause)
         except (NodeError, processes.LaunchError, ray_command.UnsafeFolderError, OSError) as error:
             if record is not None:
                 ray_node.stop(self._folder, record)
@@ -191,16 +236,13 @@ class Supervisor:
         ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
         while silence := self._silence():
             where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
-            if silence == self._missing_address():
-                self._explain(silence, ray_node.ADDRESS_HINT)
-            else:
-                self._explain(
-                    f"the head's Ray at {where} can't be reached from this machine: {silence}",
-                    "it joins by itself once the head answers; `down` ends that",
-                )
+            self._explain(
+                f"the head's Ray at {where} can't be reached from this machine: {silence}",
+                "it joins by itself once the head answers; `down` ends that",
+            )
             if self._clock() >= ends:
                 raise ClusterGone
-            self._doorbell.pause(pause)
+            self._pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
 
     def _silence(self) -> str:
@@ -209,11 +251,7 @@ class Supervisor:
         if cause is not None and cause != self._mesh_cause:
             _log(f"WireGuard can't be brought up again: {cause}" if cause else "WireGuard was down, and is up again")
         self._mesh_cause = cause or ""
-        return "" if self._spec.role == "head" else self._missing_address() or ray_node.head_silence(self._spec)
-
-    def _missing_address(self) -> str:
-        """Of the cluster's own network it is brought up again above."""
-        return "" if self._spec.meshed else ray_node.missing_address(self._spec)
+        return ray_node.head_silence(self._spec)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NodeError):

@@ -99,6 +99,11 @@ class Following:
         return next((one.step for one in reversed(self.events) if isinstance(one, protocol.Step)), 0)
 
     @property
+    def said(self) -> tuple[str, ...]:
+        """What the command has printed for people so far."""
+        return tuple(self._said)
+
+    @property
     def pid(self) -> int:
         """The command's process, as this computer counts."""
         return self._process.pid

@@ -30,7 +30,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from tests.lab import network
-from tests.lab.machines import Host, HostSpec, Laptop
+from tests.lab.machines import Host, HostSpec, Laptop, Machine
 from tests.lab.network import LabError
 
 BOOT_DEADLINE = 45.0
@@ -190,6 +190,11 @@ class Lab:
         lines += [f"{machine.address} {machine.name}" for machine in (self.laptop, *self.hosts)]
         for machine in (self.laptop, *self.hosts):
             (machine.folder / "hosts").write_text("\n".join(lines) + "\n")
+
+    def move(self, machine: Machine, address: str) -> None:
+        """Give a machine another address, and tell all machines what its name means now."""
+        machine.move(address)
+        self._name_machines()
 
     def host(self, name: str) -> Host:
         """The host of that name."""

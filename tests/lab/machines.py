@@ -107,10 +107,20 @@ class Machine:
             self._switch,
             self.namespace,
             port=self._port,
-            address=f"{self.address}/{64 if ':' in self.address else 24}",
+            address=self._with_prefix,
             rate_mbit=self.rate_mbit,
             shared=self._shared,
         )
+
+    @property
+    def _with_prefix(self) -> str:
+        return f"{self.address}/{64 if ':' in self.address else 24}"
+
+    def move(self, address: str) -> None:
+        """Give the machine another address, as a router may do; nothing that runs on it is told."""
+        self.address = address
+        if self.namespace in network.namespaces(self.namespace):
+            network.readdress(self.namespace, self._with_prefix)
 
     def cut(self) -> None:
         """Pull the network cable: from now on there is silence in both directions."""
@@ -119,6 +129,15 @@ class Machine:
     def mend(self) -> None:
         """Plug the network cable in again."""
         network.set_port(self._switch, self._port, up=True)
+
+    def lose(self, *, into: str = "", out: str = "") -> None:
+        """Lose packets that match an expression of nft's, of those to the machine and of those from it; "": none."""
+        network.drop(self.namespace, network.INTERFACE, into)
+        network.drop(self._switch, self._port, out)
+
+    def narrow(self, rate_mbit: float | None) -> None:
+        """Have the cable carry so many Mbit/s in each direction; None: as many as before."""
+        network.shape(self._switch, self.namespace, self._port, rate_mbit or self.rate_mbit or 10_000.0)
 
 
 class Host(Machine):
@@ -262,6 +281,12 @@ class Host(Machine):
         done = self.exec(["kill", f"-{number.value}", str(pid)])
         if done.returncode != 0:
             raise LabError(f"{self.name}: {done.stderr.strip()}")
+
+    def suspend(self, *, asleep: bool) -> None:
+        """Stop everything on the host, its SSH server too, as a machine that falls asleep; or let it go on."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP if asleep else signal.SIGCONT)
 
     def listening_ports(self) -> frozenset[int]:
         """TCP ports that anything but the SSH server listens on, on any address of the host."""

@@ -34,14 +34,14 @@ class LabError(RuntimeError):
     """The lab itself could not do what a test asked of it."""
 
 
-def command(argv: Sequence[str], *, deadline: float = COMMAND_DEADLINE) -> str:
+def command(argv: Sequence[str], *, deadline: float = COMMAND_DEADLINE, stdin: str = "") -> str:
     """Run one command of this computer to its end and give its standard output.
 
     Raises:
         LabError: it failed, or took longer than ``deadline`` seconds.
     """
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=deadline, stdin=subprocess.DEVNULL)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=deadline, input=stdin)
     except subprocess.TimeoutExpired:
         raise LabError(f"no answer within {deadline:g} s: {' '.join(argv)}") from None
     if done.returncode != 0:
@@ -134,3 +134,26 @@ def set_port(switch: str, port: str, *, up: bool) -> None:
 def disconnect(switch: str, port: str) -> None:
     """Remove a cable with both its ends, at once; the name space that it led to would take its time."""
     command(["ip", "-n", switch, "link", "delete", port])
+
+
+def shape(switch: str, namespace: str, port: str, rate_mbit: float) -> None:
+    """Give a cable another speed, in each direction."""
+    for place, interface in ((switch, port), (namespace, INTERFACE)):
+        command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *_shape(rate_mbit)])
+
+
+def drop(namespace: str, interface: str, rule: str) -> None:
+    """Drop what comes in at an interface and matches an expression of nft's; "": all comes through again."""
+    table = f"netdev {interface}"
+    lines = [f"add table {table}", f"delete table {table}"]  # the first for where there is none
+    if rule:
+        chain = f'type filter hook ingress device "{interface}" priority 0;'
+        lines.append(f"table {table} {{\n chain lost {{\n {chain}\n {rule} drop\n }}\n}}")
+    enter = ["ip", "netns", "exec", namespace, "nft", "-f", "-"]
+    command(enter, stdin="\n".join(lines) + "\n")
+
+
+def readdress(namespace: str, address: str) -> None:
+    """Give a machine's interface another address, with its prefix length, instead of those that it has."""
+    command(["ip", "-n", namespace, "address", "flush", "dev", INTERFACE])
+    command(["ip", "-n", namespace, "address", "add", address, "dev", INTERFACE])

@@ -30,6 +30,9 @@ _SOONEST_S, _RANGE_S = LATENCY_S[0], LATENCY_S[1] - LATENCY_S[0]
 NOTICED_S = (0.01, 0.3)
 """Until Ray says that a process has ended."""
 
+ENDS_S = (0.1, 1.5)
+"""Until a host that wakes, and was given up by Ray, has ended its processes."""
+
 DEAD_NODE_S = 5.0
 """Silence after which Ray gives up a node, and ends what is on it."""
 
@@ -38,6 +41,7 @@ class Breakable(Protocol):
     """A connection's end on a host."""
 
     owner: Owner | None
+    peer: str
 
     def closed_by_system(self) -> None:
         """Its process ended."""
@@ -88,6 +92,7 @@ class Host:
         slowness: a slice takes so many times as long.
         rate: bytes/s that its link carries in each direction; 0: any.
         is_deaf, is_mute: messages to it wait; messages from it do.
+        apart: hosts that it does not reach, and that do not reach it; messages between them wait.
         node: Ray's node is there.
         tears: the process on it that next sends something to several others dies when some of it is sent.
         connections: their ends here.
@@ -102,6 +107,7 @@ class Host:
     is_mute: bool = False
     node: bool = True
     tears: bool = False
+    apart: set[str] = field(default_factory=set)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     actors: list[SimulatedActor] = field(default_factory=list)
     ended: list[SimulatedActor] = field(default_factory=list)
@@ -123,11 +129,51 @@ class Host:
     def cut(self, seconds: float, *, into: bool = True, out: bool = True) -> None:
         """Pull its cable for so long, or lose what goes one way; Ray gives the node up where that is long, and
         connections break."""
+        number = self._silent(seconds, into=into, out=out)
+        self.kernel.after(DEAD_NODE_S, lambda: self._give_up(number))
+
+    def sleep(self, seconds: float, *, has_head: bool) -> None:
+        """It stops with all its processes; what it was sent arrives when it wakes.
+
+        Ray gives the node up where that is long, and its processes live on for a moment then: they carry out what they
+        were given. A host that has Ray's head gives nobody up, as the head sleeps as well.
+        """
+        number = self._silent(seconds)
+        sleeping, kernel = [actor.owner for actor in self.actors], self.kernel
+        for owner in sleeping:
+            owner.frozen = True
+        if not has_head:
+            kernel.after(DEAD_NODE_S, lambda: self._give_up_asleep(number))
+        kernel.after(seconds, lambda: [kernel.thaw(owner) for owner in sleeping])
+
+    def part(self, other: Host, seconds: float) -> None:
+        """Nothing passes between this host and another one for so long; Ray's head reaches both."""
+        for one, another in ((self, other), (other, self)):
+            one.apart.add(another.name)
+        self.kernel.after(SILENCE_S, lambda: self._tear_from(other) if other.name in self.apart else None)
+        self.kernel.after(seconds, lambda: self._reach(other))
+
+    def _tear_from(self, other: Host) -> None:
+        for actor in self.actors:
+            for group in actor.groups:
+                if other.name in group.hosts:
+                    group.torn.add(self)
+                    group.changed.notify_all()
+        for connection in sorted(self.connections, key=str):
+            if connection.peer == other.name:
+                connection.break_off()
+
+    def _reach(self, other: Host) -> None:
+        for one, another in ((self, other), (other, self)):
+            one.apart.discard(another.name)
+            one.deliver()
+
+    def _silent(self, seconds: float, *, into: bool = True, out: bool = True) -> int:
         self._cuts += 1
         number, self.is_deaf, self.is_mute = self._cuts, self.is_deaf or into, self.is_mute or out
-        self.kernel.after(DEAD_NODE_S, lambda: self._give_up(number))
         self.kernel.after(SILENCE_S, lambda: self.reset() if self.is_cut and self._cuts == number else None)
         self.kernel.after(seconds, lambda: self._mend(number))
+        return number
 
     def reset(self) -> None:
         """All connections break, and what was under way on them is lost."""
@@ -152,12 +198,35 @@ class Host:
             for actor in self.ended:
                 actor.all_dead()
 
+    def _give_up_asleep(self, number: int) -> None:
+        if not self.is_cut or self._cuts != number:
+            return
+        self.node = False
+        for actor in self.actors:
+            actor.is_given_up = True
+            actor.all_dead()
+
     def _mend(self, number: int) -> None:
-        if self._cuts == number:
-            self.is_deaf, self.is_mute, self.node = False, False, True
-            waiting, self.waiting = self.waiting, []
-            for arrives in waiting:
-                self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
+        if self._cuts != number:
+            return
+        self.is_deaf, self.is_mute = False, False
+        given_up = [actor for actor in self.actors if actor.is_given_up]
+        if given_up:  # its raylet is told that it is dead, and ends what it started
+            self.kernel.after(self.kernel.random.uniform(*ENDS_S), lambda: self._come_back(given_up))
+        else:
+            self.node = True
+        self.deliver()
+
+    def _come_back(self, ended: Sequence[SimulatedActor]) -> None:
+        for actor in ended:
+            actor.end()
+        self.node = True
+
+    def deliver(self) -> None:
+        """What waited arrives, unless it still has to wait."""
+        waiting, self.waiting = self.waiting, []
+        for arrives in waiting:
+            self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
 
 
 def between(
@@ -206,6 +275,8 @@ class _Message:
             self._here.waiting.append(self)
         elif self._there is not None and self._there.is_deaf:
             self._there.waiting.append(self)
+        elif self._here is not None and self._there is not None and self._there.name in self._here.apart:
+            self._here.waiting.append(self)
         else:
             self._arrives()
 
@@ -249,7 +320,7 @@ class SimulatedActor:
         self._wakes: dict[str, Waiters] = {}
         self._busy: set[str] = set()
         self._promised: list[Promise] = []
-        self.is_closed = False
+        self.is_closed = self.is_given_up = False
         self.groups: list[_Group] = []
         host.actors.append(self)
 
@@ -263,7 +334,7 @@ class SimulatedActor:
         if len(self._promised) > 20:
             self._promised = [each for each in self._promised if not each.is_there]
         self._promised.append(promise)
-        if self.owner.dead:
+        if self.owner.dead or self.is_given_up:
             self._tell_dead(promise)
         else:
             self._sent.setdefault(group, deque()).append((method, arguments, promise))
@@ -398,10 +469,10 @@ class Cluster:
 
     def find(self, name: str) -> Any:
         actor = self._named.get(name)
-        return None if actor is None or actor.owner.dead else actor
+        return None if actor is None or actor.owner.dead or actor.is_given_up else actor
 
     def lasting(self) -> list[str]:
-        return [name for name, actor in self._named.items() if not actor.owner.dead]
+        return [name for name in self._named if self.find(name) is not None]
 
     def run(self, function: Callable[..., Any], options: dict[str, Any], *arguments: Any) -> Ref[Any]:
         """The calls that there are ask what a process was at, and nobody knows."""

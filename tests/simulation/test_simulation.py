@@ -185,6 +185,28 @@ def test_a_coordinator_that_is_stopped_for_a_while_loses_nobody() -> None:
         assert not any("WorkerLost" in event or "ServerLost" in event for event in outcome.events), said(outcome)
 
 
+@pytest.mark.parametrize("way", ["sync", "local_sgd", "allreduce", "pipeline"])
+def test_what_a_host_does_that_wakes_after_it_was_given_up_counts_for_nothing(way: str) -> None:
+    outcome = simulate(1, [Fault(4.0, "sleep", "b", 11.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert any("WorkerLost" in event for event in outcome.events)
+    assert outcome.stall_s < 8
+
+
+@pytest.mark.parametrize("way", ["sync", "local_sgd", "allreduce", "pipeline"])
+def test_a_run_whose_head_sleeps_goes_on_when_it_wakes(way: str) -> None:
+    outcome = simulate(1, [Fault(4.0, "sleep", "a", 11.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert 10 < outcome.stall_s < 18
+
+
+@pytest.mark.parametrize("way", ["sync", "local_sgd"])
+def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_shards(way: str) -> None:
+    outcome = simulate(1, [Fault(4.0, "apart", "b", 60.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert outcome.stall_s < 8
+
+
 def test_a_new_coordinator_does_not_count_on_a_worker_that_the_killed_one_had_set_aside() -> None:
     cut = Fault(1.73, "cut", "b", 3.48)
     outcome = simulate(26256, [cut, Fault(3.96, "worker", "c", 0.0), Fault(4.08, "coordinator", "a", 0.0)], "sync")

@@ -246,6 +246,8 @@ KINDS = {
     "mute": "nothing comes from it, though it receives",
     "power": "it is cut off, and all processes on it end",
     "reset": "its connections break, and what is on them is lost; Ray loses some answers",
+    "sleep": "it stops with all its processes, and what it was sent arrives when it wakes",
+    "apart": "nothing passes between it and another host, though the coordinator's reaches both",
     "slow": "it computes at a fourth of its speed",
     "drain": "the user drains it, and adds it again",
     "hang": "the same, and its worker stops for good while it is about to leave",
@@ -254,12 +256,15 @@ KINDS = {
     "throttle": "it computes at 0.3 of its speed from then on",
     "narrow": "its link carries a tenth from then on",
 }
-LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause")
+LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause", "sleep", "apart")
 OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
 OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain", "hang")
 
 VARIANTS = {"cut": ("cut", "cut", "deaf", "mute"), "coordinator": ("coordinator", "coordinator", "pause")}
 """What some of these faults are instead."""
+
+SELDOM = {"freeze": "sleep", "reset": "sleep", "cut": "apart"}
+"""What a fifth of those is instead. Drawn apart, too: most seeds keep what they had."""
 
 
 def faults_of(seed: int) -> list[Fault]:
@@ -280,6 +285,11 @@ def faults_of(seed: int) -> list[Fault]:
     # Drawn apart from the rest, which stays what it was.
     apart = random.Random(f"variants of {seed}")
     varied = [dataclasses.replace(fault, kind=apart.choice(VARIANTS.get(fault.kind, (fault.kind,)))) for fault in drawn]
+    seldom = random.Random(f"seldom kinds of {seed}")
+    varied = [
+        dataclasses.replace(fault, kind=SELDOM[fault.kind]) if fault.kind in SELDOM and seldom.random() < 0.2 else fault
+        for fault in varied
+    ]
     return sorted(varied, key=lambda fault: fault.at)
 
 
@@ -327,7 +337,7 @@ class World:
         self._last, self._well = kernel.now, 0
         # A worker that stops for good may be the only one that has the weights: until it is known that it does.
         self._max_stall_s = MAX_STALL_S + HANGS_S * any(fault.kind == "hang" for fault in self.faults)
-        self._max_stall_s += sum(fault.seconds for fault in self.faults if fault.kind == "pause")
+        self._max_stall_s += sum(fault.seconds for fault in self.faults if self._stops_all(fault))
         self._ended = Event(kernel)
         self.last_fault_s = max((fault.end for fault in self.faults), default=0.0)
         config = TrainingConfig(
@@ -350,6 +360,12 @@ class World:
             folder=self.folder,
             lasting=spec_of(config.strategy).outlives and not config.overlap,
         )
+
+    def _stops_all(self, fault: Fault) -> bool:
+        """Whether no step can be made as long as it lasts."""
+        if fault.kind == "apart":  # without servers each worker exchanges with each, or with the next stage
+            return not spec_of(self.way.settings["strategy"]).servers
+        return fault.kind == "pause" or (fault.kind == "sleep" and fault.host == HOSTS[0])
 
     def _specs(self, host: str) -> tuple[DeviceSpec, ...]:
         names = ["cpu", *(f"cuda:{number}" for number in range(self.way.devices.count(host) - 1))]
@@ -467,12 +483,12 @@ class World:
             case "power":
                 host.cut(fault.seconds)
                 self._end(host.actors)
-            case "freeze":
-                for actor in host.actors:
-                    actor.owner.frozen = True
-                    kernel.after(fault.seconds, lambda owner=actor.owner: kernel.thaw(owner))  # type: ignore[misc]
+            case "freeze" | "sleep":
+                self._stop(host, fault)
             case "cut" | "deaf" | "mute":
                 host.cut(fault.seconds, into=fault.kind != "mute", out=fault.kind != "deaf")
+            case "apart":
+                host.part(self._other(host), fault.seconds)
             case "reset":
                 host.reset()
                 host.lose_calls(0.3)
@@ -486,6 +502,20 @@ class World:
                 kernel.after(fault.seconds, lambda: self._wish(back))
             case "coordinator" | "pause":
                 self._disturb_coordinator(fault)
+
+    def _stop(self, host: Host, fault: Fault) -> None:
+        if fault.kind == "sleep":
+            host.sleep(fault.seconds, has_head=host is self.head)
+            if host is self.head:
+                self._disturb_coordinator(dataclasses.replace(fault, kind="pause"))
+            return
+        for actor in host.actors:
+            actor.owner.frozen = True
+            self.kernel.after(fault.seconds, lambda owner=actor.owner: self.kernel.thaw(owner))  # type: ignore[misc]
+
+    def _other(self, host: Host) -> Host:
+        """A host that is neither the coordinator's nor this one."""
+        return next(each for each in self.hosts.values() if each not in (host, self.head))
 
     def _disturb_coordinator(self, fault: Fault) -> None:
         kernel, disturbed = self.kernel, self.coordinator

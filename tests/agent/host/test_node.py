@@ -309,16 +309,6 @@ def test_a_folder_without_locks_is_named_with_what_to_do(machine, monkeypatch):
     assert "`ln -s`" in report.hint
 
 
-def test_an_address_that_this_machine_does_not_have_any_more_is_named(machine, start):
-    """DHCP gave it another one: Ray would start at the old one, and the head declare it dead, again and again."""
-    spec = machine("mercer", "head", "192.0.2.7", _free_port())
-    report = start(spec)
-    assert report.state == "failed"
-    assert report.cause.startswith("this machine does not have the address 192.0.2.7 any more")
-    assert "`up`" in report.hint
-    assert process_table.find_marked(Path(spec.folder)) == ()
-
-
 @pytest.mark.parametrize(
     ("place", "mode", "words"),
     [

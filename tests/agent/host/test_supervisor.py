@@ -7,6 +7,7 @@ That real Ray comes back is shown in test_node.py and on the lab.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote_agent import deadlines
-from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, supervisor
+from remote_agent.host import layout, node, process_table, processes, ray_command, ray_node, supervision, supervisor
 from remote_agent.host.processes import write_private
 from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
 from tests.specs import give_certificate
@@ -82,21 +83,6 @@ def test_a_worker_whose_ray_ended_says_that_it_restarts_and_why_it_is_not_back(j
     assert log.count("can't be reached") == 1, "a cause is logged once, not at every attempt"
 
 
-def test_a_worker_whose_address_is_gone_leaves_the_cluster_and_says_so(joined, folder, agent, wait_until):
-    """Ray itself would go on for minutes: nothing answers to its former address, and nothing says so either."""
-    spec, ray = joined("worker")
-    write_private(layout.spec_path(folder), encode(replace(spec, node_address="192.0.2.7")) + "\n")
-    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGKILL)
-    wait_until(lambda: processes.find_named(folder, layout.SUPERVISOR) is None, 30)
-    with socket.socket() as head:  # it answers
-        head.bind(("127.0.0.1", spec.gcs_port))
-        head.listen()
-        supervisor.launch(folder)
-        wait_until(lambda: "does not have the address 192.0.2.7 any more" in _status(agent, folder).cause, 60)
-    assert _status(agent, folder).hint == "run `up`: it joins at the address that it has now"
-    assert process_table.find(ray.pid) is None
-
-
 def test_down_while_ray_is_being_brought_back_leaves_nothing(joined, folder, agent, wait_until):
     _, ray = joined("worker")
     os.kill(ray.pid, signal.SIGKILL)
@@ -150,6 +136,85 @@ def test_a_heads_ray_is_not_started_again_and_the_status_says_so(joined, folder,
     assert (report.state, report.cause) == ("stopped", "the head's Ray ended: Ray was killed")
     assert "`down`, then `up`" in report.hint
     assert node.ray_state(folder) == "stopped"
+
+
+class Clock(supervisor.Doorbell):
+    """A clock that a wait moves on; the third wait ends the process."""
+
+    def __init__(self) -> None:
+        self.now, self._waits = 0.0, 0
+
+    def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+        self.now += 10 * seconds
+        self._waits += 1
+        if self._waits > 3:
+            raise supervisor.EndRequested
+
+
+def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(joined, folder, monkeypatch):
+    spec, ray = joined("head")
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "no answer")
+    clock = Clock()
+    cause = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
+    assert cause == "Ray's control store did not answer for 10 s: no answer"
+
+
+def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
+    joined, folder, wait_until
+):
+    _, ray = joined("worker")
+    shutil.rmtree(folder / "processes")
+    wait_until(lambda: process_table.find_marked(folder) == (), 30)
+    assert process_table.find(ray.pid) is None
+    assert processes.recorded_names(folder) == ()
+
+
+def test_a_machine_with_another_address_than_before_is_left_to_the_laptop(joined, folder, monkeypatch):
+    spec, _ = joined("worker")
+    supervisor.stop(folder)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
+    moving = supervisor.Supervisor(folder, spec, Clock())
+    monkeypatch.setattr(ray_node, "has_address", lambda address: address != spec.node_address)
+    assert moving.run() == 1
+    word = supervision.read(folder)
+    assert word.phase == supervision.ENDED
+    assert word.cause == "this machine's address is not 127.0.0.1 any more"
+    assert "run `up`" in word.hint
+
+
+def test_an_address_that_a_machine_never_had_keeps_it_from_nothing(joined, folder, monkeypatch):
+    spec, _ = joined("worker")
+    supervisor.stop(folder)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
+    monkeypatch.setattr(ray_node, "launch", lambda *_: pytest.fail("Ray is started"))
+    translated = replace(spec, node_address="192.0.2.7")
+    assert not ray_node.has_address("192.0.2.7")
+    assert ray_node.has_address("127.0.0.1")
+    with pytest.raises(pytest.fail.Exception, match="Ray is started"):
+        supervisor.Supervisor(folder, translated, Clock()).run()
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_machine_that_sleeps_while_it_waits_for_an_answer_does_not_end_its_ray(role, joined, folder, monkeypatch):
+    spec, ray = joined(role)
+    clock, answers = Clock(), ["no answer", "", ""]
+
+    def silence(spec: NodeSpec) -> str:
+        clock.now += 90 if answers[0] else 0
+        return answers.pop(0)
+
+    monkeypatch.setattr(ray_node, "head_silence", silence)
+    with pytest.raises(supervisor.EndRequested):
+        supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
+
+
+def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
+    _, ray = joined("head")
+    word = supervision.read(folder)
+    supervision.write(folder, replace(word, phase=supervision.ENDED, cause="it hung"))
+    assert process_table.find(ray.pid) is not None
+    report = _status(agent, folder)
+    assert (report.state, report.cause) == ("stopped", "it hung")
 
 
 def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
