@@ -20,7 +20,7 @@ SPEEDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Replay(Refusing):
-    """An :class:`~hetero_tui.intents.Intents` that can be watched, and changes nothing.
+    """A session that can be watched, and changes nothing.
 
     Attributes:
         recording: what is played.

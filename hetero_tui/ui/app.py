@@ -44,9 +44,9 @@ FRAME_SECONDS = 0.5
 
 _STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
 if TYPE_CHECKING:
-    from hetero_tui.intents import Intents
     from hetero_tui.machines import Machines
     from hetero_tui.state import RunView, State
+    from hetero_tui.ui.view_actions import Intents
 
 
 class HeteroApp(MachineActions):

@@ -13,7 +13,7 @@ BUSY = "opening"
 
 
 class Opening(Refusing):
-    """An :class:`~hetero_tui.intents.Intents` that knows nothing yet; the screens ask nothing of it meanwhile."""
+    """A session that is still being opened and knows nothing; the screens ask nothing of it meanwhile."""
 
     state = State(cluster="")
     jobs: tuple[str, ...] = ()

@@ -18,7 +18,11 @@ from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import Pane
 
 if TYPE_CHECKING:
-    from hetero_tui.intents import Intents
+    from hetero_tui.app_session import AppSession
+    from hetero_tui.intents import Refusing
+
+    Intents = AppSession | Refusing
+    """The session that the screens show and ask, or what stands in its place."""
 
 
 class ViewActions(App[None]):
