@@ -18,7 +18,6 @@ from remote_agent import deadlines, plain_file, probe, tls
 from remote_agent.host import layout, process_table, processes, ray_command
 from remote_agent.protocol import NodeSpec, ProcessRecord
 
-
 Pause = Callable[[float], None]
 """Wait so many seconds; raises what ends the attempt (a ``down``, a SIGTERM)."""
 
