@@ -19,6 +19,11 @@ CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test
 	$(addprefix training/coordinator/,plan recovery reporting strategies test_background.py test_history.py test_main.py \
 	test_model_size.py test_plan_check.py test_share_balancer.py))
 
+# What takes longest of these; `make test` has it.
+SLOW := $(addprefix tests/,fleet/install/test_bootstrap.py fleet/test_login_shells.py fleet/test_purge.py \
+	simulation/test_simulation.py \
+	$(addprefix training/worker/,device/test_memory_limit.py test_process_group.py test_stage.py test_stage_matrix.py))
+
 RUN := .venv/bin
 IN_LANES := -n $(LANES) --dist loadgroup --no-loadscope-reorder
 PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
@@ -58,7 +63,7 @@ test-all: .venv/for-development
 check: .venv/for-development
 	@echo "== pytest, without Ray and without hosts, and lint beside it"
 	@$(call beside_lint,$(RUN)/python -m pytest -q $(IN_LANES) $(CHECKED) \
-		--ignore=tests/training/worker/device/test_memory_limit.py -m "not ray and not lab and not long" $(PYTEST_ARGS))
+		$(addprefix --ignore ,$(SLOW)) -m "not ray and not lab and not long" $(PYTEST_ARGS))
 
 lint: .venv/for-development
 	@echo "== ruff check"

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import NoReturn
 
 
-def main() -> int:
-    """Carry out the run in the folder named by the one argument; returns the exit code."""
+def main() -> NoReturn:
+    """Carry out the run in the folder named by the one argument, and end with its exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # until there is an overseer
     from remote_agent.training.coordinator.main import main as coordinate
+    from remote_agent.training.coordinator.overseer import leave
 
-    return coordinate(sys.argv[1:])
+    leave(coordinate(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

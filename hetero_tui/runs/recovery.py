@@ -201,7 +201,7 @@ class FleetRecovery:
     def _take_back(self, host: str, *, only_if_needed: bool = False) -> None:
         """Once a host that was lost can be reached again, take it into the cluster that is there.
 
-        ``only_if_needed``: not where a node of that cluster runs there, or is started by its supervisor.
+        ``only_if_needed``: not as long as a node of that cluster runs there, or is started by its supervisor.
         """
         waiting = self._returning.get(host)
         if host not in self._fleet.transports or (waiting is not None and not waiting.done()):
@@ -212,8 +212,8 @@ class FleetRecovery:
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
                 try:
-                    if await self._is_member(host) and only_if_needed:
-                        return
+                    if only_if_needed and await self._is_member(host):
+                        continue  # it comes by itself, or finds out that it can't
                     await self._take_in(host)
                     if host in self._fleet.members:  # it may have gone again: the cluster does without it
                         return

@@ -147,7 +147,7 @@ class CommandTransport:
                 async with asyncio.timeout(silence):
                     chunk = await running.read_stdout()
             except TimeoutError:
-                cause = f"nothing came for {silence:g} s from: {_shown(command)}"
+                cause = f"nothing came for {silence:g} s"
                 raise Unreachable(
                     self.host, cause, step=step, hint="the connection is opened again on the next try"
                 ) from None

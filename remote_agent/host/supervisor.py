@@ -101,6 +101,7 @@ class Supervisor:
         self._word = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
         self._had_address = ray_node.has_address(spec.node_address)  # not where a router translates it
+        self._moved = f"this machine's address is not {spec.node_address} any more"
         self._own = processes.read_record(folder, layout.SUPERVISOR)
         self._ray = processes.read_record(folder, layout.RAY)
         self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
@@ -167,6 +168,8 @@ class Supervisor:
                 looked = self._clock()
                 silence = self._silence()
                 if not silence:
+                    if self._has_moved():
+                        return self._moved  # Ray itself would notice after many minutes
                     cut_off_since = None
                 elif cut_off_since is None:  # one look never decides: this process may have been stopped during it
                     cut_off_since = looked
@@ -181,6 +184,10 @@ class Supervisor:
             with suppress(ChildProcessError):  # a Ray that `node start` started is not a child of this process
                 os.waitpid(record.pid, os.WNOHANG)
         return ray_command.explain_end(ray_node.said(record))
+
+    def _has_moved(self) -> bool:
+        """Whether the network has given this machine another address."""
+        return self._had_address and not ray_node.has_address(self._spec.node_address)
 
     def _ray_ended(self, cause: str) -> None:
         now = time.time()
@@ -209,9 +216,8 @@ class Supervisor:
         self._attempt += 1
         self._pause(supervision.pause_before(self._attempt))
         self._await_head()
-        if self._had_address and not ray_node.has_address(self._spec.node_address):
-            cause = f"this machine's address is not {self._spec.node_address} any more"
-            raise NodeError(cause, "run `up`: it joins with the address that it has now")
+        if self._has_moved():
+            raise NodeError(self._moved, "run `up`: it joins with the address that it has now")
         record: ProcessRecord | None = None
         try:
             record = self._ray = ray_node.launch(self._folder, self._spec)

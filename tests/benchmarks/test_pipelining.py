@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from benchmarks.peers.pipelining import WEIGHTS
 from benchmarks.peers.task import Settings
 from benchmarks.sized_text import Deep
 from tests.training import plain
@@ -22,6 +21,8 @@ DEADLINE = 200.0
 @pytest.mark.long
 @pytest.mark.parametrize(("schedule", "bounds"), [("1f1b", (0, 1, 9, 12)), ("one", (0, 4, 8, 12))])
 def test_torchs_stages_give_the_weights_of_one_process(tmp_path: Path, schedule: str, bounds: tuple[int, ...]) -> None:
+    from benchmarks.peers.pipelining import WEIGHTS  # it takes seconds, also where this test is left out
+
     hosts = len(bounds) - 1
     settings = Settings(
         job="benchmarks.sized_text:Deep",

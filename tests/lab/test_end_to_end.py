@@ -218,17 +218,13 @@ def test_after_a_run_and_a_crash_the_secret_is_in_its_own_file_alone_and_no_proc
     assert holding == [fleet.laptop.home / ".local/state/hetero-tui/lab/token"]
 
 
-def test_another_ray_on_the_same_host_is_untouched_while_ours_runs(product: HeteroTui, theirs: OtherRay) -> None:
-    product.document("up")
-    assert theirs.pids <= {one.pid for one in theirs.host.processes()}
-    assert theirs.count() > 1
-
-
-def test_down_leaves_nothing_of_ours_and_all_of_theirs(
+def test_another_ray_is_untouched_while_ours_runs_and_down_leaves_nothing_of_ours_and_all_of_theirs(
     product: HeteroTui, fleet: Lab, theirs: OtherRay, bare: Mapping[str, str]
 ) -> None:
     product.document("up")
+    assert theirs.pids <= {one.pid for one in theirs.host.processes()}
     counted = theirs.count()
+    assert counted > 1, "it was not started again while ours ran"
     document = product.document("down", "--yes")
     assert document["leftovers"] == []
     assert document["removed"]

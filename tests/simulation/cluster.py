@@ -144,7 +144,8 @@ class Host:
             owner.frozen = True
         if not has_head:
             kernel.after(DEAD_NODE_S, lambda: self._give_up_asleep(number))
-        kernel.after(seconds, lambda: [kernel.thaw(owner) for owner in sleeping])
+        for owner in sleeping:
+            kernel.after(seconds, functools.partial(kernel.thaw, owner))
 
     def part(self, other: Host, seconds: float) -> None:
         """Nothing passes between this host and another one for so long; Ray's head reaches both."""

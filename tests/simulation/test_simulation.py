@@ -16,8 +16,8 @@ from tests.simulation import product
 from tests.simulation.planted import BUGS, heartbeat_fails
 from tests.simulation.world import WAYS, Fault, Outcome, many, simulate
 
-SEEDS = 30
-"""Schedules of each strategy, 300 together: ``python -m benchmarks.simulation --schedules 10000`` searches further."""
+SEEDS = 20
+"""Schedules of each strategy, 200 together: ``python -m benchmarks.simulation --schedules 10000`` searches further."""
 
 FOUND = [
     ("pipeline", 3893),  # a stage was lost before the model was cut

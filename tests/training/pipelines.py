@@ -59,7 +59,7 @@ class Kept(NamedTuple):
 class LocalPipeline:
     """Stages cut at ``bounds``; as the coordinator does it, a step is applied with the next one.
 
-    With ``settled`` it is applied at once. With ``once`` one worker alone measures the model, for all of them. All
+    With ``settled`` it is applied at once. One worker measures the model for all of them, unless ``each_measures``. All
     stages compute on ``device``.
     """
 
@@ -69,7 +69,7 @@ class LocalPipeline:
     in_flight: int = 4
     codec: str = "fp32"
     settled: bool = False
-    once: bool = False
+    each_measures: bool = False
     device: torch.device = CPU
     done: int = 0
     state: TrainingState = field(default_factory=TrainingState)
@@ -86,7 +86,7 @@ class LocalPipeline:
         self.data = datasets.as_dataset(self.factory.create_data())
         first = self._parts()
         others = range(len(self.bounds) - 2)
-        self.workers = [first, *(self._parts(first if self.once else None) for _ in others)]
+        self.workers = [first, *(self._parts(None if self.each_measures else first) for _ in others)]
         self._open()
         self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
         return self

@@ -119,7 +119,7 @@ def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_trained_from
         "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
         "; model.register_parameter('late', nn.Parameter(torch.ones(2))); return model",
     )
-    run = launch(source, "a", batch_size=12)
+    run = launch(source, "a", batch_size=12, num_iterations=MEASURED)
     assert run.finish()[0] == 0, run.events()[-1]
     (resumed,) = run.of_kind("run_resumed")
     assert "late" in resumed["cause"]
@@ -128,7 +128,7 @@ def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_trained_from
 
 def test_a_loss_that_turns_out_to_be_no_mean_over_samples_ends_the_run(launch: Any) -> None:
     # After the measurement, which calls it MEASURED times at most on each host.
-    late = job("loss = loss + model(batch[0]).var() * (int(os.environ['N']) > 300)")
+    late = job(f"loss = loss + model(batch[0]).var() * (int(os.environ['N']) > {MEASURED})")
     event = failure(launch(late, "ab", batch_size=12, num_iterations=400))
     assert "depends on which samples are together" in event["cause"]
     assert "plain torch" in event["hint"]

@@ -266,8 +266,16 @@ async def test_every_dialog_closes_with_escape_and_without_a_field_with_q(closin
             assert isinstance(app.screen, TrainScreen if closing == "q" and kind is TrainScreen else MainScreen)
 
 
-@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
-@pytest.mark.parametrize("opening", [("question_mark",), ("D",), ("colon",), ("slash", "q"), ("t", "tab")])
+@pytest.mark.parametrize(
+    ("key", "opening"),
+    [
+        ("ctrl+c", ("question_mark",)),
+        ("ctrl+q", ("D",)),
+        ("ctrl+c", ("colon",)),
+        ("ctrl+q", ("slash", "q")),
+        ("ctrl+c", ("t", "tab")),
+    ],
+)
 async def test_the_keys_that_end_a_program_leave_from_anywhere(opening, key, scenarios, open_app) -> None:
     app = open_app(scenarios.up() if opening[0] == "t" else scenarios.training())
     async with app.run_test() as pilot:
@@ -480,15 +488,17 @@ async def test_control_characters_and_markup_of_a_host_are_shown_as_text(scenari
         assert "[red]ab[/red]" in text_of(app, "events")
 
 
-@pytest.mark.parametrize("size", [(40, 10), (60, 20), (20, 5), (5, 50), (13, 24), (80, 24), (300, 90)])
+@pytest.mark.parametrize("size", [(5, 50), (300, 90)])
 async def test_the_terminal_may_have_any_size_and_change_it_at_any_time(size, scenarios, open_app) -> None:
     app = open_app(scenarios.training())
+    sizes = [(120, 40), (1, 1), (33, 12), (40, 10), (60, 20), (20, 5), (13, 24), (80, 24), size]
     async with app.run_test(size=size) as pilot:
-        for width, height in [(120, 40), (1, 1), (33, 12), size]:
+        for width, height in sizes:
             await pilot.resize_terminal(width, height)
             await pilot.press("question_mark", "escape")
+            if width > 1:
+                assert [line.cell_len <= width for line in app.main.query_one("#status", Lines).lines] == [True]
         assert toasts(app) == []
-        assert [line.cell_len <= size[0] for line in app.main.query_one("#status", Lines).lines] == [True]
 
 
 async def test_without_colour_every_state_still_has_its_word_and_glyph(scenarios, open_app, monkeypatch) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote_agent.protocol import CoordinatorLost, ProtocolError, RunFinished, RunSpec, decode
-from remote_agent.training.coordinator.overseer import SIGNALS, Overseer, stop_on_signals
+from remote_agent.training.coordinator.overseer import SIGNALS, Overseer, leave, stop_on_signals
 
 if TYPE_CHECKING:
     from remote_agent.training.coordinator.journal import Journal
@@ -217,4 +217,4 @@ def _end_unbegun(journal: Journal) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

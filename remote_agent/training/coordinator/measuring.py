@@ -20,6 +20,7 @@ from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training import job
 from remote_agent.training.coordinator import cluster, setup, trial
 from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.overseer import leave
 from remote_agent.training.coordinator.plan import profiles, surveying
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.recovery import restart
@@ -117,7 +118,4 @@ def _with_blocks(session: Session) -> Survey:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # nothing is left to be done, and to unload torch takes a second or two
+    leave(main(sys.argv[1:]))

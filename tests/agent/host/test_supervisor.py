@@ -170,12 +170,12 @@ def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leave
 
 
 def test_a_machine_with_another_address_than_before_is_left_to_the_laptop(joined, folder, monkeypatch):
-    spec, _ = joined("worker")
-    supervisor.stop(folder)
+    spec, ray = joined("worker")
     monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
     moving = supervisor.Supervisor(folder, spec, Clock())
     monkeypatch.setattr(ray_node, "has_address", lambda address: address != spec.node_address)
     assert moving.run() == 1
+    assert process_table.find(ray.pid) is None
     word = supervision.read(folder)
     assert word.phase == supervision.ENDED
     assert word.cause == "this machine's address is not 127.0.0.1 any more"

@@ -147,4 +147,4 @@ def test_planning_is_linear_in_hosts_and_of_eight_looks_at_few_transfers(monkeyp
         return carried
 
     assert work(8) < 500_000
-    assert work(200) < 2.3 * work(100)
+    assert work(100) < 2.3 * work(50)

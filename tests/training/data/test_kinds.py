@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-import datasets as huggingface
 import numpy as np
-import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
@@ -26,12 +25,23 @@ def fetched(data: Any) -> Any:
     return datasets.fetch(pickle.loads(pickle.dumps(datasets.as_dataset(data))), TAKEN, seed=0, begin=3)
 
 
+# These take seconds to load, in each process that collects tests: what is made with them is a function in parameters.
+
+
 def hugging_face(**columns: Any) -> Any:
+    import datasets as huggingface
+
     return huggingface.Dataset.from_dict({"x": X.tolist(), "y": Y.tolist()} | columns)
 
 
 def frame(**columns: Any) -> Any:
+    import pandas
+
     return pandas.DataFrame({"x": X[:, 0], "y": Y} | columns)
+
+
+def made(data: Any) -> Any:
+    return data() if isinstance(data, FunctionType) else data
 
 
 @pytest.mark.parametrize(
@@ -40,13 +50,13 @@ def frame(**columns: Any) -> Any:
         (X, Y),
         (X, torch.from_numpy(Y)),
         (X, Y.tolist()),
-        (frame()[["x"]].to_numpy(), frame()["y"]),
+        lambda: (frame()[["x"]].to_numpy(), frame()["y"]),
         [*zip(X, Y, strict=True)],
         DataLoader([*zip(X, Y, strict=True)]),  # type: ignore[arg-type]
     ],
 )
 def test_inputs_and_targets(data: Any) -> None:
-    x, y = fetched(data)
+    x, y = fetched(made(data))
     assert x.dtype == torch.float32
     assert x[:, 0].tolist() == X[TAKEN, 0].tolist() or x[:, 0].tolist() == [8, 2]
     assert y.tolist() == [4, 1]
@@ -58,11 +68,12 @@ def test_inputs_and_targets(data: Any) -> None:
         {"x": X, "y": Y},
         {"x": torch.from_numpy(X), "y": Y},
         {"x": X.tolist(), "y": Y.tolist()},
-        hugging_face(),
-        hugging_face().with_format("numpy"),
+        hugging_face,
+        lambda: hugging_face().with_format("numpy"),
     ],
 )
 def test_a_batch_of_named_columns_is_a_dictionary(data: Any) -> None:
+    data = made(data)
     batch = fetched(data)
     assert list(batch) == ["x", "y"]
     assert batch["x"].dtype == torch.float32
@@ -112,6 +123,8 @@ def test_a_loader_over_hugging_faces_data_gives_what_torch_gives(form: str | Non
 
 
 def test_data_of_hugging_face_in_files_travels_with_its_rows(tmp_path: Path) -> None:
+    import datasets as huggingface
+
     hugging_face().save_to_disk(tmp_path / "saved")
     chosen = huggingface.load_from_disk(tmp_path / "saved").select([5, 4, 3, 2, 1, 0])
     data = [datasets.as_dataset(chosen), datasets.as_dataset(DataLoader(chosen.with_format("torch")))]
@@ -162,19 +175,19 @@ class Objects(Ragged):
         ((X, Y[:5]), "part 1 of the tuple has 6, part 2 of the tuple has 5", "as many"),
         ({"x": X, "y": Y[:5]}, "the column 'x' has 6, the column 'y' has 5", "as many"),
         ({"x": X, "text": np.array(["a"] * 6)}, "the column 'text' of the data holds text", "leave it out"),
-        (frame(name=["a"] * 6), "the column 'name' of the data holds text", "leave it out"),
-        (hugging_face(text=["a"] * 6), "the column 'text' of the data holds text", "remove_columns"),
+        (lambda: frame(name=["a"] * 6), "the column 'name' of the data holds text", "leave it out"),
+        (lambda: hugging_face(text=["a"] * 6), "the column 'text' of the data holds text", "remove_columns"),
         (
-            hugging_face(ids=[[1]] * 4 + [[1, 2], [1]]),
+            lambda: hugging_face(ids=[[1]] * 4 + [[1, 2], [1]]),
             r"column 'ids': samples 4 and 1 have the shapes \[2\] and \[1\]",
             "",
         ),
-        (hugging_face(when=[None] * 6), "the column 'when' of the data", "leave it out"),
+        (lambda: hugging_face(when=[None] * 6), "the column 'when' of the data", "leave it out"),
     ],
 )
 def test_what_cannot_be_a_batch_is_named(data: Any, said: str, hint: str) -> None:
     with pytest.raises(JobError, match=said) as error:
-        fetched(data)
+        fetched(made(data))
     assert hint in error.value.hint
 
 
@@ -185,6 +198,8 @@ def test_a_list_of_whole_columns_is_told_to_be_a_tuple() -> None:
 
 
 def test_several_splits_are_told_apart() -> None:
+    import datasets as huggingface
+
     splits = huggingface.DatasetDict(train=hugging_face(), test=hugging_face())
     with pytest.raises(JobError, match="DatasetDict") as error:
         datasets.as_dataset(splits)

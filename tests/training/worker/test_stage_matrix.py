@@ -121,7 +121,7 @@ def test_weights_are_those_of_one_process(kind: str, stages: int, optimizer: str
     norms: list[float] = []
     expected = plain.train(job, config, loss=job.mean, norms=norms, counts=COUNTS)
     assert not config.clip_norm or min(norms) > config.clip_norm, "each step is clipped"
-    with LocalPipeline(job, config, cut(BLOCKS[kind], stages), samples=COUNTS, once=True) as pipeline:
+    with LocalPipeline(job, config, cut(BLOCKS[kind], stages), samples=COUNTS) as pipeline:
         pipeline.train(KEPT_AT)
         kept = pipeline.kept()
         pipeline.train(KILLED_IN - 1 - KEPT_AT)

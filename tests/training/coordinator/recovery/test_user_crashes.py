@@ -57,7 +57,8 @@ def job(deed: str = "pass", bad: int = 417, in_loss: str = "pass") -> str:
 
 SEGFAULT = "ctypes.string_at(0)"
 ENDLESS = "while True: time.sleep(0.1)"
-ALL = {"batch_size": 30, "num_iterations": 100}
+ALL = {"batch_size": 30, "num_iterations": 40}
+"""Two epochs."""
 
 
 def test_a_sample_that_kills_two_workers_ends_the_run_and_is_named(launch: Any) -> None:
