@@ -29,6 +29,12 @@ from typing import Annotated, Any
 
 from remote_agent.kinds import Range, Required, convert
 
+WHAT_A_JOB_IS = (
+    "a job is a class with create_model() and create_data(), or a DistributedTrainer: docs/your-own-model.md says how"
+    " to make one of a training loop, of a LightningModule or of a Trainer"
+)
+"""The hint where something else is named as a job."""
+
 ANY = object()
 """The hint of a setting whose type the laptop can't know; the host that imports the job checks it."""
 

@@ -22,7 +22,7 @@ from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
 from remote_agent import settings as fields
-from remote_agent.job_settings import READY, REQUIRED, OwnSetting, of_class
+from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.search import Search
 
 _READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
@@ -268,9 +268,7 @@ def _checked(found: Outline, path: str, name: str) -> str:
     verdict, why = found.verdict(name)
     if verdict == "no job":
         line = getattr(found.values[name], "lineno", 0)
-        raise OrderError(
-            (f"{path}:{line}: {why}",), hint="a job has create_model() and create_data(), or is a DistributedTrainer"
-        )
+        raise OrderError((f"{path}:{line}: {why}",), hint=WHAT_A_JOB_IS)
     return name
 
 
@@ -294,7 +292,7 @@ def _only_job(found: Outline, path: str) -> str:
     names = ", ".join(found.public())
     raise OrderError(
         (f"{path} has no job that its text shows",),
-        hint=f"name it as {path}:Name; it defines: {names}" if names else "it defines nothing",
+        hint=f"{WHAT_A_JOB_IS}. If one is among these, name it as {path}:Name: {names}" if names else WHAT_A_JOB_IS,
     )
 
 

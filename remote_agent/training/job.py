@@ -53,8 +53,8 @@ from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding, side_effects
 from remote_agent.training.user_code.names import refuse_uncalled
+from remote_agent.training.user_code.user_errors import CREATING, is_users_own
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
-from remote_agent.training.user_code.user_errors import is_users_own
 from remote_agent.whereabouts import HERE
 
 KEPT = "quantized"
@@ -84,13 +84,13 @@ def from_object(name: str, target: Any) -> Job:
         JobError: a part is missing.
     """
     if inspect.isclass(target):
-        target = guard("creating the job", target)
+        target = guard(CREATING, target)
     if hasattr(target, "model_factory") and hasattr(target, "data_loader"):
         return of_trainer(name, target, target.config)
     if missing := [part for part in ("create_model", "create_data") if not callable(getattr(target, part, None))]:
         raise JobError(
-            f"the job {name!r} has no {' and no '.join(missing)}",
-            hint="a job has create_model() and create_data(), or is a DistributedTrainer",
+            f"the job {name!r} is {_kind(target)}, and has no {' and no '.join(missing)}",
+            hint=job_settings.WHAT_A_JOB_IS,
         )
     config = getattr(target, "config", None)
     if config is not None and not isinstance(config, TrainingConfig):
@@ -106,6 +106,14 @@ def from_object(name: str, target: Any) -> Job:
         getattr(target, "create_validation_data", None),
         getattr(target, "create_callbacks", None),
     )
+
+
+def _kind(target: object) -> str:
+    """What is named as a job, as a message says it."""
+    if inspect.isroutine(target):
+        return "a function"
+    name = type(target).__qualname__
+    return f"a model ({name})" if isinstance(target, nn.Module) else f"an object of {name}"
 
 
 def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:

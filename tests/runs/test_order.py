@@ -109,7 +109,8 @@ def test_without_a_name_the_only_job_is_meant(file: Path) -> None:
     file.write_text("from remote_agent.training import DistributedTrainer\nmine = DistributedTrainer()\n")
     assert parse_job(str(file)).name == "mine"
     file.write_text("mine = make()\n")
-    assert "it defines: mine" in refusal(str(file))
+    assert "My Model.py:Name: mine" in refusal(str(file))
+    assert "a class with create_model() and create_data()" in refusal(str(file))
     file.write_text("if '__main__' == __name__:\n    job = DistributedTrainer()\n")
     assert "defines job (line 2) under `if __name__" in refusal(str(file))
 

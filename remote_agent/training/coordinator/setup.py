@@ -46,7 +46,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
-from remote_agent.training.data import datasets
+from remote_agent.training.data import datasets, held_model
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
@@ -119,6 +119,7 @@ def ready(
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
+        source.notes += held_model.note(given, model)
         validated_on = validation.of_job(request, config)
         request = dataclasses.replace(request, config=config)
         lazy.give_shapes(model, request.job.factory, source)
@@ -254,6 +255,7 @@ def opened(
         reasons=(
             *path.reasons,
             *known.source.notes,
+            *rates.notes,
             *planned.reasons,
             *plan_made.about_away(request.away),
             *_about_room(request),

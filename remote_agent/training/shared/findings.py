@@ -91,10 +91,10 @@ def settle(
     if findings.hidden:
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
-            hint="make it a buffer of the model (register_buffer): it then starts each step the same everywhere, and"
-            " afterwards is the mean over the parts (of whole numbers the largest); draw random numbers from torch's,"
-            " numpy's or Python's global generators, which are seeded for each slice; return what is only shown beside"
-            ' the loss: return loss, {"name": value}',
+            hint="make it a buffer of the model (register_buffer), and a module, such as a target network, a part of"
+            " the model: it then starts each step the same everywhere, and afterwards is the mean over the parts (of"
+            " whole numbers the largest); draw random numbers from torch's, numpy's or Python's global generators,"
+            ' which are seeded for each slice; return what is only shown beside the loss: return loss, {"name": value}',
         )
     if findings.data:
         raise JobError(

@@ -156,10 +156,13 @@ class Rates:
 
     Attributes:
         options: of the optimizer and of the schedule's first steps.
+        notes: what the plan says of them.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Schedule | None, steps: int = 1) -> None:
-        self._schedule, self._usual = schedule, optimizer.param_groups[0].get("lr")
+    def __init__(
+        self, optimizer: Optimizer, schedule: Schedule | None, steps: int = 1, notes: tuple[str, ...] = ()
+    ) -> None:
+        self._schedule, self._usual, self.notes = schedule, optimizer.param_groups[0].get("lr"), notes
         self.options = optimizer_options.chosen(optimizer, schedule, steps)
 
     def at(self, step: int, watched: Watched) -> float | None:
@@ -178,7 +181,15 @@ def rates_of(factory: Any, model: torch.nn.Module, config: TrainingConfig) -> Ra
         JobError: its ``create_optimizer`` or ``create_scheduler`` failed.
     """
     optimizer = job.create_optimizer(factory, model, config)
-    return Rates(optimizer, create(factory, optimizer, config), config.num_iterations)
+    schedule, notes = create(factory, optimizer, config), list[str]()
+    if job.has_scheduler(factory) and schedule is not None and not schedule.plateau:
+        notes.append("the job's scheduler is stepped after each step, not after each epoch: give it numbers of steps")
+    if callable(getattr(optimizer, "eval", None)):  # schedule-free ones
+        name = type(optimizer).__name__
+        notes.append(
+            f"eval() of {name} is not called: evaluations, checkpoints and the result have its train() weights"
+        )
+    return Rates(optimizer, schedule, config.num_iterations, tuple(notes))
 
 
 def _factor(config: TrainingConfig, step: int) -> float:

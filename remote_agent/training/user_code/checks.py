@@ -23,8 +23,9 @@ from remote_agent.training.shared.flat import Bystanders
 
 _ONE = (
     "return one optimizer, with a parameter group for each part of the model:"
-    " torch.optim.Adam([{'params': a.parameters()}, {'params': b.parameters(), 'lr': 1e-4}]); a job that steps several"
-    " optimizers in turns, as a GAN does, can't be trained by this engine"
+    " torch.optim.Adam([{'params': a.parameters()}, {'params': b.parameters(), 'lr': 1e-4}]); or one that steps"
+    " several in its step() (docs/your-own-model.md); a job that steps them in turns, as most GANs do, can't be trained"
+    " by this engine"
 )
 SAME = "create_model must build the same layers wherever it is called: draw sizes from nothing but the seed"
 
@@ -98,6 +99,9 @@ def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
     Raises:
         JobError: it is no optimizer, several, one that calls the loss itself, or one over other parameters.
     """
+    if isinstance(made, Mapping) and "optimizer" in made:
+        hint = "return its optimizer, and the scheduler from create_scheduler(optimizer, config)"
+        raise JobError("create_optimizer gave a dict with an optimizer, as Lightning has it", hint=hint)
     if isinstance(made, list | tuple | Mapping):
         raise JobError(f"create_optimizer gave a {_kind(made)}, where a run has one optimizer", hint=_ONE)
     if not isinstance(made, torch.optim.Optimizer):

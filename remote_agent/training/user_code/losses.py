@@ -14,6 +14,7 @@ A loss that adds its samples up (``reduction="sum"``) is marked by ``summed``, w
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import threading
@@ -30,6 +31,9 @@ from remote_agent.training.errors import JobError
 
 WATCHED = ("cross_entropy", "nll_loss")
 """Functions of ``torch.nn.functional`` whose mean is over labels that count, with the weights of their classes."""
+
+HALVES = (torch.float16, torch.bfloat16)
+"""The dtypes of half precision."""
 
 IGNORED = -100
 """The target that torch's cross entropy leaves out."""
@@ -68,12 +72,14 @@ class PartLoss:
         factor: ``value`` times this is the part's sum.
         weight: what the part weighs: the loss of a batch is the sum of its parts' sums by the sum of their weights.
         unknown: why that is not so, as far as can be seen; empty where it is.
+        halved: the job's code rounds to half precision: by its own autocast, or the loss itself.
     """
 
     value: Tensor
     factor: float
     weight: float
     unknown: str = ""
+    halved: bool = False
 
     def is_mean_over(self, samples: int) -> bool:
         """Whether it weighs as much as it has samples."""
@@ -125,23 +131,37 @@ class _Call:
 
 
 class _Noted(threading.local):
-    """The calls of this thread since the loss was begun; None: they are not recorded."""
+    """The calls of this thread since the loss was begun (None: they are not recorded), and whether it used autocast."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] | None = None
+        self.halved = False
 
 
 _thread = _Noted()
-_noted: dict[str, Callable[..., Tensor]] = {}
+_noted: dict[str, Callable[..., Any]] = {}
+AUTOCAST = "autocast"
 
 
 def install() -> None:
-    """Note what the watched functions divide by, in this process from now on; before the job's code is loaded."""
+    """Note what the watched functions divide by, in this process from now on; before the job's code is loaded.
+
+    The same for autocast to half precision.
+    """
     for name in WATCHED:
         if name not in _noted:
             original = getattr(functional, name)
             _noted[name] = original
             setattr(functional, name, _noting(original))
+    if AUTOCAST not in _noted:
+        _noted[AUTOCAST] = enter = torch.autocast.__enter__
+
+        @functools.wraps(enter)
+        def entering(self: Any) -> Any:
+            _thread.halved |= bool(self._enabled) and self.fast_dtype in HALVES
+            return enter(self)
+
+        torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
 
 def _noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -183,11 +203,17 @@ def of_part(
         JobError: it is not a scalar with a gradient, nor one with its weight.
     """
     calls: list[_Call] = []
-    _thread.calls = calls
+    _thread.calls, _thread.halved = calls, False
     try:
         given = loss(model, batch)
     finally:
         _thread.calls = None
+    halved, part = _thread.halved, _part_of(given, calls, samples, summed_over)
+    return dataclasses.replace(part, halved=True) if halved or part.value.dtype in HALVES else part
+
+
+def _part_of(given: object, calls: Sequence[_Call], samples: int, summed_over: int) -> PartLoss:
+    """What ``loss`` gave, and the ``calls`` that it made."""
     if isinstance(given, tuple) and len(given) == 2:
         weight = _weight(given[1])
         if not weight and isinstance(given[0], Tensor) and not given[0].requires_grad:  # a constant, as nothing counts
@@ -206,7 +232,9 @@ def of_part(
 
 def _scalar(value: object) -> Tensor:
     if not isinstance(value, Tensor):
-        raise JobError(f"loss gave a {type(value).__name__}", hint="return a scalar tensor: the mean over the batch")
+        hint = "return a scalar tensor: the mean over the batch"
+        hint += ", as sum(losses.values())" if isinstance(value, Mapping) else ""
+        raise JobError(f"loss gave a {type(value).__name__}", hint=hint)
     if value.numel() != 1:
         raise JobError(
             f"loss gave a tensor of shape {tuple(value.shape)}", hint="return a scalar: for example loss.mean()"

@@ -40,8 +40,30 @@ MAX_LINES = 12
 
 HINT = "correct the job's code"
 
-HINTS: dict[str, str] = {}
+HINTS = {
+    "the optimizer's step": "the engine calls step() alone, when the gradients are there: without a closure (SAM and"
+    " LBFGS need one), and without train() of the optimizer (call that in create_optimizer)"
+}
 """Others in its place, by the function that was called."""
+
+ARGUMENTS = (
+    "a job's file is imported without a command line: give all arguments a default, make them the job's own settings"
+    ' (--set), or parse them under `if __name__ == "__main__":`'
+)
+
+ENDS = "a job's code must not end its process: raise an exception that says what is wrong"
+
+CREATING = "creating the job"
+
+NEEDS_ARGUMENTS = (
+    "a class that is named as the job is called without arguments: give them defaults, or make the object in the file,"
+    " as in job = Mine(128), and name that"
+)
+
+FIRST = (
+    "create_model is called before create_data, and on each machine: make {name} in __init__, which is called once, on"
+    " the head, before both"
+)
 
 _LIBRARIES = tuple(
     dict.fromkeys(
@@ -156,6 +178,9 @@ DEVICE_FAILURES = ("CUDA error", "HIP error")
 _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
 """What torch says where float32 meets float64."""
 
+_OWN_DEVICE = re.compile(r"not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|not linked with support for mps")
+"""What torch says where the code asks for a GPU that the host does not have."""
+
 _DEVICES = re.compile(r"same device|on cpu but expected|Placeholder storage|Passed CPU tensor|Tensor\) should be")
 """What torch says where a tensor is on the CPU and others on a GPU: of CUDA, and of MPS."""
 
@@ -180,23 +205,42 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         calls = [(frame.file, frame.line, frame.function) for frame in frames_of(error.__traceback__)]
         HERE.end(str(error).splitlines()[0][:MAX_TEXT], calls)
     own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
-    hint = job_code.advice(error) or HINTS.get(where, HINT)
+    return JobError(
+        f"{_place(where, own)}: {headline(error)}", hint=_hint(where, error), detail="\n".join(_detail(error))
+    )
+
+
+def _hint(where: str, error: BaseException) -> str:
+    """What to do next."""
     if is_out_of_memory(error):
-        hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
-    elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):
-        hint = "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"
-    elif isinstance(error, TypeError) and "float64" in _text(error):
-        hint = "this device has no float64: have data and model in float32, as x.astype('float32') makes them"
-    elif isinstance(error, RuntimeError) and _DEVICES.search(_text(error)):
-        hint = (
+        return "the device's memory is full: lower batch_size, or set max_batch for the host"
+    if isinstance(error, RuntimeError) and _MIXED.search(str(error)):
+        return "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"
+    if isinstance(error, TypeError) and "float64" in _text(error):
+        return "this device has no float64: have data and model in float32, as x.astype('float32') makes them"
+    if isinstance(error, RuntimeError) and _DEVICES.search(_text(error)):
+        return (
             "make tensors where the batch's (or the parameter's) are, as in torch.arange(n, device=x.device), or as"
             " buffers of the model"
         )
-    elif isinstance(error, RuntimeError | TypeError) and _ON_CPU.search(_text(error)):
-        hint = "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
-    elif isinstance(error, SystemExit):
-        hint = "a job's code must not end its process: raise an exception that says what is wrong"
-    return JobError(f"{_place(where, own)}: {headline(error)}", hint=hint, detail="\n".join(_detail(error)))
+    if isinstance(error, RuntimeError | TypeError) and _ON_CPU.search(_text(error)):
+        return "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
+    if _OWN_DEVICE.search(_text(error)):
+        return "leave .cuda(), .to(device) and set_device out: the engine puts model and batches on the worker's device"
+    if "rocess group has not been initialized" in _text(error):
+        return "leave DistributedDataParallel and torch.distributed out: the engine itself adds up all gradients"
+    if isinstance(error, SystemExit):
+        return ARGUMENTS if _is_of_argparse(error) else ENDS
+    if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
+        return NEEDS_ARGUMENTS
+    if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
+        return FIRST.format(name=error.name)
+    return job_code.advice(error) or HINTS.get(where, HINT)
+
+
+def _is_of_argparse(error: SystemExit) -> bool:
+    """Whether an argument parser ends the process, since the command line is not what it expects."""
+    return any(Path(frame.file).name == "argparse.py" for frame in frames_of(error.__traceback__))
 
 
 def headline(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,3 +252,23 @@ def test_an_events_rate_follows_the_figures_of_the_evaluations_before_its_step()
     worse = ((2, 1.0), (4, 2.0), (6, 3.0))
     assert [rates.at(step, worse) for step in (2, 4, 5, 7)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
     assert rates.at(7, ((2, 1.0), (4, 0.5), (6, 0.2))) == pytest.approx(0.1), "other figures count anew"
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Has another mode for evaluations."""
+
+    def eval(self) -> None: ...
+
+
+def test_the_plan_says_when_a_scheduler_is_stepped_and_that_eval_is_not_called() -> None:
+    net = torch.nn.Linear(2, 2)
+    own = SimpleNamespace(
+        create_optimizer=lambda model, config: ScheduleFree(model.parameters(), lr=0.1),
+        create_scheduler=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1),
+    )
+    by_step, evaluation = schedule.rates_of(own, net, TrainingConfig()).notes
+    assert "after each step, not after each epoch" in by_step
+    assert "eval() of ScheduleFree is not called" in evaluation
+    own.create_scheduler = lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    assert schedule.rates_of(own, net, TrainingConfig()).notes == (evaluation,)
+    assert schedule.rates_of(SimpleNamespace(), net, TrainingConfig(schedule="cosine")).notes == ()

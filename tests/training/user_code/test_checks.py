@@ -233,3 +233,23 @@ def test_a_scheduler_that_create_optimizer_made_is_refused_unless_it_is_returned
         job.create_optimizer(Scheduled(), model(), TrainingConfig())
     assert "create_scheduler" in error.value.hint
     assert job.create_optimizer(Returned(), model(), TrainingConfig()).param_groups
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [(nn.Linear(2, 2), "a model (Linear)"), (model, "a function"), (SimpleNamespace(), "an object of SimpleNamespace")],
+)
+def test_what_is_no_job_is_said_with_what_a_job_is(target: object, kind: str) -> None:
+    with pytest.raises(JobError) as error:
+        job.from_object("file.py:it", target)
+    assert error.value.cause == f"the job 'file.py:it' is {kind}, and has no create_model and no create_data"
+    assert "a class with create_model() and create_data(), or a DistributedTrainer" in error.value.hint
+
+
+def test_an_optimizer_as_lightning_has_it_is_told_apart_from_several() -> None:
+    def create_optimizer(network: nn.Module, config: TrainingConfig) -> object:
+        return {"optimizer": torch.optim.SGD(network.parameters()), "lr_scheduler": None}
+
+    with pytest.raises(JobError, match="as Lightning has it") as error:
+        job.create_optimizer(SimpleNamespace(create_optimizer=create_optimizer), model(), TrainingConfig())
+    assert "create_scheduler" in error.value.hint

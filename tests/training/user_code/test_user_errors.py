@@ -228,3 +228,36 @@ def test_of_a_library_s_model_the_layer_is_named_and_no_line_of_torch_is_shown()
 )
 def test_an_error_of_a_device_is_told_apart_from_a_mistake_of_the_jobs(error: BaseException, failed: bool) -> None:
     assert is_device_failure(error) == failed
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "hint"),
+    [
+        ("importing it", "import argparse\nargparse.ArgumentParser().parse_args(['--lr'])", "without a command line"),
+        ("importing it", "raise SystemExit(2)", "must not end its process"),
+        ("the optimizer's step", "assert False, 'SAM requires closure'", "without a closure"),
+        ("create_model", "raise AssertionError('Torch not compiled with CUDA enabled')", "leave .cuda()"),
+        ("create_model", "import torch\ntorch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))", "adds up"),
+    ],
+)
+def test_what_is_of_another_way_to_train_gets_its_own_hint(load: Load, where: str, text: str, hint: str) -> None:
+    module = load("def call():\n" + textwrap.indent(text, "    "))
+    assert hint in told(where, module.call).hint
+
+
+def test_a_model_that_needs_the_data_is_told_that_it_comes_first(load: Load) -> None:
+    module = load("""
+    class Job:
+        def create_data(self):
+            self.vocabulary = {}
+        def create_model(self):
+            return len(self.vocabulary)
+    class Sized:
+        def __init__(self, width): ...
+    """)
+    hint = told("create_model", module.Job().create_model).hint
+    assert "before create_data" in hint
+    assert "make vocabulary in __init__" in hint
+    with pytest.raises(JobError, match="width") as error:
+        job.from_object("my_job.py:Sized", module.Sized)
+    assert "job = Mine(128)" in error.value.hint

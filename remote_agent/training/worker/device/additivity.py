@@ -24,6 +24,7 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code.losses import HALVES
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values
 from remote_agent.training.worker.device import device as devices
@@ -54,8 +55,8 @@ GRADIENTS = 64
 DRAWS = 12
 """Times that a random loss is computed."""
 
-HALF_TOLERANCE = 5e-2
-"""The most that a loss may differ, as a part of itself, where a parameter is in half precision."""
+HALF_TOLERANCE, AUTOCAST_TOLERANCE = 5e-2, 5e-3
+"""The most that a loss may differ, as a part of itself: with parameters in half precision; with the job's autocast."""
 
 
 class Additivity:
@@ -95,8 +96,9 @@ class Additivity:
         self._large = spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
         self._moved, self._gradients = frozenset[str](), gradients and computer.most != 1
         self._statistics = uses_batch_statistics(model)
-        halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
-        self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
+        halved = any(parameter.dtype in HALVES for parameter in model.parameters())
+        self.tolerance = HALF_TOLERANCE if halved else backend.of(computer.device).tolerance
+        self._coarse = self.tolerance / backend.CPU.tolerance
         self._unsteady, self._data = False, ""
         self._notes: tuple[str, ...] = ()
         self._noise: RowNoise | None = None
@@ -193,8 +195,7 @@ class Additivity:
         """Whether as many samples as are computed together in training give what their halves give."""
         few, self._indices = self._indices, self._large
         try:
-            count = len(self._large)
-            if count <= len(few):
+            if (count := len(self._large)) <= len(few):
                 return ""
             whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
             fits = self._fits(whole, left, right, as_mean=as_mean)
@@ -211,8 +212,7 @@ class Additivity:
         """Whether the gradient of the samples is the sum of their parts' gradients, as their loss is."""
         if not self._gradients:
             return ""
-        count = len(self._indices)
-        end = self._splits()[0]
+        count, end = len(self._indices), self._splits()[0]
         try:
             whole, left, right = (self._gradient(*part, as_mean) for part in ((0, count), (0, end), (end, count)))
             again = self._gradient(0, count, as_mean)
@@ -222,7 +222,7 @@ class Additivity:
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
-        return "" if adds_up(whole, left, right, again, self.tolerance / backend.CPU.tolerance) else _BACKWARD
+        return "" if adds_up(whole, left, right, again, self._coarse) else _BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
@@ -343,6 +343,7 @@ class Additivity:
         samples = end - begin
         with self._noise.of(begin, end) if self._noise is not None else contextlib.nullcontext():
             part = self._computer.probe(self._indices[begin:end], data_seed, begin)
+        self.tolerance = max(self.tolerance, AUTOCAST_TOLERANCE * part.halved)
         self._anchored.settle()
         state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
         total = float(part.value.detach()) * part.factor
@@ -378,7 +379,7 @@ class Additivity:
 
 _TOGETHER = (
     "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
-    " padded without a mask?), or it is a mean over something else than samples"
+    " padded without a mask? outputs (n, 1) beside targets (n)?), or it is a mean over something else than samples"
 )
 _MOVED = (
     "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"

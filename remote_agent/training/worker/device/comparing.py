@@ -21,6 +21,9 @@ in any order. Dropout may change a loss by as little as a part in ten thousand."
 GRADIENT_TOLERANCE = 1e-3
 """The most that the gradient may differ, as a part of its norm."""
 
+HALF_TOLERANCE = 2e-2
+"""The same for a gradient in half precision, whose numbers are rounded by 4 parts in a thousand."""
+
 PARAMETER_TOLERANCE = 3e-2
 """The most that one parameter's gradient may differ, as a part of its norm."""
 
@@ -106,10 +109,11 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, again: Gradient, c
     norms = [sum(float(each.norm()) for each in each_of) for each_of in zip(whole, left, right, strict=True)]
     steady = [float((one - other).norm()) for one, other in zip(whole, again, strict=True)]
     size = math.hypot(*(float(each.norm()) for each in whole))
-    most = GRADIENT_TOLERANCE * coarse * math.hypot(*norms) + 1e-12
+    is_half = any(map(_is_half, whole))
+    most = max(GRADIENT_TOLERANCE * coarse, HALF_TOLERANCE * is_half) * math.hypot(*norms) + 1e-12
     if math.hypot(*differ) > most and math.hypot(*steady) <= 0.01 * most:
         return False
-    if any(map(_is_half, whole)):
+    if is_half:
         return True
     noise = GRADIENT_NOISE * coarse**2 * size + 1e-12
     limits = [PARAMETER_TOLERANCE * coarse * norm + noise for norm in norms]

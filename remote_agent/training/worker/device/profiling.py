@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remote_agent.planning.device_profile import SMALLEST
 from remote_agent.training import job
+from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
@@ -31,6 +32,9 @@ IN_RUN = 3.0
 
 LARGE_S = 0.5
 """Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
+
+RESIZED = "compute the loss of one batch in create_model, so that it has its shape when training begins"
+"""What to do about a buffer that gets its shape in the first call, as the observers of quantization do."""
 
 MEASUREMENTS_PER_SIZE = 7
 """Times that each size is measured, within the time limit; the median counts."""
@@ -85,6 +89,10 @@ class Profiler:
                 while len(self._seconds.get(size, ())) < wanted and (wanted == 2 or time.perf_counter() <= deadline):
                     self._compute(size)
         self._ready = self._ready_curve(sizes[-1])
+        for name, tensor in state.items():
+            if tensor.shape != kept[name].shape:
+                old, new = list(kept[name].shape), list(tensor.shape)
+                raise JobError(f"the model's code changes the shape of {name} from {old} to {new}", hint=RESIZED)
         points = [(size, taken) for size in sizes for taken in self._seconds[size][1:]]
         usage = Usage(
             never=frozenset.intersection(*self._unused),

@@ -658,3 +658,28 @@ def test_state_in_an_object_is_named_and_a_list_that_is_only_added_to_is_not(
     update: Callable[[Meter, float], Any], uses: bool, hidden: str
 ) -> None:
     assert found(squared, Metered(update, uses)).hidden == hidden
+
+
+def halved(model: nn.Module, batch: Any) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return functional.cross_entropy(model(batch[0]), batch[1].clamp_min(0))
+
+
+def halved_over_others(model: nn.Module, batch: Any) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        each = functional.cross_entropy(model(batch[0]), batch[1].clamp_min(0), reduction="none")
+    counts = (batch[0][:, 0] > 0).float()
+    return (each * counts).sum() / counts.sum().clamp_min(1)
+
+
+def test_autocast_of_the_job_rounds_a_gradient_and_is_no_reason_to_refuse_it() -> None:
+    assert [found(halved, model).together for model in map(wide, range(8))] == [""] * 8
+    assert "mean over something else" in found(halved_over_others).together
+    plain = losses.of_part(squared, net(), (torch.randn(4, 6), None), 4)
+    rounded = losses.of_part(halved, net(), (torch.randn(4, 6), torch.zeros(4, dtype=torch.long)), 4)
+    assert (plain.halved, rounded.halved) == (False, True)
+
+
+def wide(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))

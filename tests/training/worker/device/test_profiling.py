@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.data import datasets
+from remote_agent.training.errors import JobError
 from remote_agent.training.shared.flat import FlatTensors
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -68,3 +69,29 @@ class Features(nn.Module):
 
 def test_tensors_beside_parameters_are_told_as_create_model_made_them() -> None:
     assert held_values.beside(Features()) == {"model.table": (3, 2.0, 6.0), "model.kept": (1, 0.0, 0.0)}
+
+
+class Observer(nn.Module):
+    """Has a buffer that gets its shape in the first call, as the observers of quantization have."""
+
+    least: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+        self.register_buffer("least", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.net(x)
+        self.least.resize_(2).copy_(out.detach().amin(0))
+        return out
+
+
+def test_a_buffer_that_gets_another_shape_is_refused_by_its_name() -> None:
+    model = Observer().train()
+    data = datasets.as_dataset(torch.randn(12, 3))
+    computer = SliceComputer(model, lambda network, batch: network(batch).square().mean(), data, CPU, seed=0)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
+    with pytest.raises(JobError, match=r"changes the shape of least from \[0\] to \[2\]") as error:
+        profiler.measure((2, 4), 0.01, 8)
+    assert "in create_model" in error.value.hint
