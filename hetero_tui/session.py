@@ -166,7 +166,7 @@ class Session(Following):
             await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
-            run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
+            run, head = await launch(fleet, order, archive)
             if order.script is None:
                 self._run_is_on(head)
                 self.emit(events.RunChanged(run=run, job=order.job.reference, state=RunState.STARTING))
@@ -175,7 +175,7 @@ class Session(Following):
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
         """Measurements of the fleet and a job, and whether they were made now."""
         async with self._exclusively("planning"), self._fleet.alone("plan"):
-            return await measured.survey_of(self.inventory, self._fleet, order, self.notice, anew=anew)
+            return await measured.survey_of(self._fleet, order, self.notice, anew=anew)
 
     async def resume_run(self, run: str | None = None, settings: Mapping[str, str] = types.MappingProxyType({})) -> str:
         """Resume a run (None: the newest) from its newest checkpoint, with these new ``settings``; return its name.
@@ -230,7 +230,7 @@ class Session(Following):
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # this also adds it to the run
                 return membership.soon((await find_run(self.inventory.cluster, fleet.answering, None))[1].id, host)
-            asked = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
+            asked = await membership.undrain(fleet, host)
             self.notice(Level.INFO, asked.said)
             return asked
 

@@ -101,16 +101,16 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
     )
 
 
-def sampled_steps(events: Path, count: int = CURVE_POINTS) -> tuple[protocol.Step, ...]:
-    """Steps from ``count`` places of the file, however long it is; fewer where a place has none."""
+def sampled_steps(events: Path) -> tuple[protocol.Step, ...]:
+    """Steps from :data:`CURVE_POINTS` places of the file, however long it is; fewer where a place has none."""
     found: dict[int, protocol.Step] = {}
     if not events.is_file():
         return ()
     try:
         size = events.stat().st_size
         with events.open("rb") as file:
-            for index in range(count):
-                file.seek(size * index // count)
+            for index in range(CURVE_POINTS):
+                file.seek(size * index // CURVE_POINTS)
                 file.readline(MAX_LINE)  # the rest of the line that this place is in
                 event = _event(file.readline(MAX_LINE))
                 if isinstance(event, protocol.Step):

@@ -52,8 +52,6 @@ class EmbeddedMachines:
     Args:
         folder: Where homes and keys lie; it must be private to this user, and its path short.
         speeds: Each machine's simulated speed, as a fraction of this computer's.
-        python: The Python that the inventory names as ready on every machine.
-        cluster: The cluster's name in the inventory; a new one if not given.
         search_path: PATH on the machines; this process's if not given.
     """
 
@@ -61,13 +59,10 @@ class EmbeddedMachines:
         self,
         folder: Path,
         speeds: Sequence[float] = SPEEDS,
-        python: str = sys.executable,
-        cluster: str | None = None,
         search_path: str | None = None,
     ) -> None:
         self.folder = folder
-        self.python = python
-        self.cluster = cluster or f"demo-{secrets.token_hex(3)}"
+        self.cluster = f"demo-{secrets.token_hex(3)}"
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.machines: tuple[EmbeddedMachine, ...] = ()
         self._search_path = search_path or os.environ.get("PATH") or os.defpath
@@ -132,9 +127,9 @@ class EmbeddedMachines:
         """The machine is reachable again, at the same address and port."""
         await self._listen(self.machine(name))
 
-    def write_inventory(self, path: Path | None = None) -> Path:
-        """Write an inventory of the machines (``inventory.yaml`` in the folder if no path is given)."""
-        path = path or self.folder / "inventory.yaml"
+    def write_inventory(self) -> Path:
+        """Write an inventory of the machines, ``inventory.yaml`` in the folder."""
+        path = self.folder / "inventory.yaml"
         lines = [
             "# The demo's machines: SSH servers on this computer, at simulated speeds.",
             f"cluster: {{name: {self.cluster}, head: {self.machines[0].name}}}",
@@ -142,7 +137,7 @@ class EmbeddedMachines:
             f"  user: {_quoted(self.user)}",
             f"  identity_file: {_quoted(str(self.identity_file))}",
             f"  known_hosts: {_quoted(str(self.known_hosts))}",
-            f"  python: {_quoted(self.python)}",
+            f"  python: {_quoted(sys.executable)}",
             "  cpus: 1",
             "hosts:",
             *(f"  {machine.name}: {{address: {machine.address}, port: {machine.port}}}" for machine in self.machines),

@@ -29,10 +29,10 @@ class Replay(Refusing):
         paused: the time stands still.
     """
 
-    def __init__(self, recording: Recording, speed: int = 1) -> None:
+    def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.position = recording.begins
-        self.speed = speed
+        self.speed = SPEEDS[0]
         self.paused = False
         self.jobs: tuple[str, ...] = ()
         self.inventory_path = str(recording.path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, RunError
-from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.preflight import training_devices
-from hetero_tui.fleet.survey import Surveyed, head_name, refuse_other_security, refuse_renamed, running_head
+from hetero_tui.fleet.survey import head_name, refuse_other_security, refuse_renamed, running_head
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.order import Order
 from hetero_tui.runs.profile_names import profile_name
@@ -22,18 +22,17 @@ from remote_agent import protocol
 STEP = "start run"
 
 
-def plan_devices(
-    inventory: Inventory, facts: Mapping[str, HostFacts], members: Mapping[str, Surveyed]
-) -> tuple[protocol.DeviceSpec, ...]:
-    """Every device that trains: those of the hosts that are in the cluster now.
+def plan_devices(fleet: LiveFleet, hosts: Collection[str]) -> tuple[protocol.DeviceSpec, ...]:
+    """Every device that trains: those of these hosts that are in the cluster now.
 
     Raises:
         RunError: there is none.
     """
     devices: list[protocol.DeviceSpec] = []
-    for host in inventory.hosts:
+    facts, members = fleet.facts, fleet.members
+    for host in fleet.inventory.hosts:
         known = facts.get(host.name)
-        if known is None or host.name not in members or not members[host.name].runs_ray:
+        if known is None or host.name not in members or host.name not in hosts:
             continue
         devices.extend(
             protocol.DeviceSpec(host=host.name, device=device, name=known.device_name(device), max_batch=host.max_batch)
@@ -48,14 +47,7 @@ def plan_devices(
     return tuple(devices)
 
 
-async def launch(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    members: Mapping[str, Surveyed],
-    facts: Mapping[str, HostFacts],
-    order: Order,
-    archive: bytes | None = None,
-) -> tuple[str, str]:
+async def launch(fleet: LiveFleet, order: Order, archive: bytes | None = None) -> tuple[str, str]:
     """Start a run on the running cluster; the answer is its name and the head host's name.
 
     ``archive`` is the code of an order that has some.
@@ -66,59 +58,51 @@ async def launch(
     """
     job = order.job
     run = f"{'sweep-' if order.search is not None else ''}{job.slug}-{secrets.token_hex(2)}"
-    document = specification(inventory, members, facts, run, job.reference, order.settings)
+    document = specification(fleet, run, job.reference, order.settings)
     if order.hosts:
         devices = tuple(device for device in document.devices if device.host in order.hosts)
         document = dataclasses.replace(document, devices=devices)
     if order.script is None:
-        document = dataclasses.replace(document, profile=profile_name(order, archive, document, facts))
+        document = dataclasses.replace(document, profile=profile_name(order, archive, document, fleet.facts))
     else:
         document = dataclasses.replace(document, script=True, arguments=order.script, search=order.search)
     head = document.host
-    transport = transports[head]
-    place = f"{agent.folder(inventory.cluster)}/runs/{run}"
+    transport = fleet.transports[head]
+    place = f"{agent.folder(fleet.cluster)}/runs/{run}"
     if archive is not None:
         deadline = deadlines.SHIP_JOB
         await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadline)
     written = protocol.encode(document).encode() + b"\n"
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
     module = SWEEP if order.search is not None else COORDINATOR if order.script is None else SCRIPT
-    await start_coordinator(transport, inventory, run, module)
+    await start_coordinator(transport, fleet.inventory, run, module)
     return run, head
 
 
-def specification(
-    inventory: Inventory,
-    members: Mapping[str, Surveyed],
-    facts: Mapping[str, HostFacts],
-    run: str,
-    job: str,
-    settings: Mapping[str, str],
-) -> protocol.RunSpec:
+def specification(fleet: LiveFleet, run: str, job: str, settings: Mapping[str, str]) -> protocol.RunSpec:
     """A run on the cluster as it is now.
 
     Raises:
         RunError: no cluster runs, it has no device that trains, or the strategy can't be encrypted as it has to be.
         ClusterError: the inventory wants another ``security`` or ``network`` than the cluster was formed with.
     """
-    head, spec = head_name(members), running_head(members)
+    head, spec = head_name(fleet.surveyed), running_head(fleet.surveyed)
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
-    refuse_other_security(spec, inventory)
-    refuse_renamed(members)
-    devices = plan_devices(inventory, facts, members)
+    refuse_other_security(spec, fleet.inventory)
+    refuse_renamed(fleet.surveyed)
+    devices = plan_devices(fleet, fleet.members)
     if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:
         raise RunError(
             "strategy=allreduce would send gradients in clear between hosts, and the inventory says `security: tls`",
             step=STEP,
             hint="leave strategy=allreduce out (torch's gloo has no TLS), or train on one host",
         )
-    running = {name for name, found in members.items() if found.runs_ray}
-    servers = [host.name for host in inventory.hosts if host.role == "server" and host.name in running]
+    servers = [host.name for host in fleet.inventory.hosts if host.role == "server" and host.name in fleet.members]
     return protocol.RunSpec(
         run=run,
         job=job,
-        cluster=inventory.cluster,
+        cluster=fleet.cluster,
         host=head,
         ray_address=protocol.join_address(spec.head_address, spec.gcs_port),
         node_address=spec.head_address,

@@ -93,13 +93,12 @@ def _failed(host: str, output: str) -> CommandFailed:
 
 
 async def survey_of(
-    inventory: Inventory, fleet: LiveFleet, order: Order, notice: Callable[[Level, str], None], *, anew: bool
+    fleet: LiveFleet, order: Order, notice: Callable[[Level, str], None], *, anew: bool
 ) -> tuple[Survey, bool]:
     """What is known of a fleet, and whether it was measured now; a cluster that is down is brought up.
 
     Args:
-        inventory: the hosts.
-        fleet: their connections.
+        fleet: the hosts and their connections.
         order: the job with its settings.
         notice: is told what is done.
         anew: measure, even if that was done before.
@@ -108,18 +107,18 @@ async def survey_of(
     await fleet.look()
     if head_name(fleet.surveyed) is None:
         await fleet.bring_up()
-    spec = specification(inventory, fleet.surveyed, fleet.facts, "plan", order.job.reference, order.settings)
+    spec = specification(fleet, "plan", order.job.reference, order.settings)
     spec = dataclasses.replace(spec, profile=profile_name(order, archive, spec, fleet.facts))
     head = fleet.transports[spec.host]
     found = None if anew else await kept(head, fleet.cluster, spec.profile)
     is_old = found is not None and found.is_old(time.time())
     if found is not None and not is_old:
         return found, False
-    if await live_run(inventory.cluster, fleet.answering) is not None:
+    if await live_run(fleet.cluster, fleet.answering) is not None:
         if found is not None:
             notice(Level.WARNING, "what was measured is old, and a run is under way: plan again after it")
             return found, False
         raise UsageError("a run is under way, and its devices can't be measured", step=STEP, hint="stop it first")
     again = f"what was measured is older than {MAX_AGE_DAYS} days: " if is_old else ""
     notice(Level.INFO, f"{again}measuring devices and links on the job's own model ...")
-    return await measure(inventory, head, spec, archive, notice), True
+    return await measure(fleet.inventory, head, spec, archive, notice), True

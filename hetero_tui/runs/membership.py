@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hetero_tui.errors import CommandFailed, HostError, RunError
-from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
-from hetero_tui.fleet.survey import Surveyed
-from hetero_tui.inventory import Inventory
 from hetero_tui.runs.launch import plan_devices
 from hetero_tui.runs.listing import live_run, with_silent
 from hetero_tui.text import last_lines
@@ -58,64 +55,42 @@ async def _under_way(cluster: str, transports: Mapping[str, Transport], step: st
     return found
 
 
-async def undrain(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    facts: Mapping[str, HostFacts],
-    members: Mapping[str, Surveyed],
-    host: str,
-) -> Asked:
+async def undrain(fleet: LiveFleet, host: str) -> Asked:
     """Have ``host`` take part again in the run that is under way: after a drain, or at once instead of after a pause.
 
     Raises:
         RunError: no run is under way, or the host has no device that trains, or is not in the cluster.
         HostError: its head failed at it.
     """
-    head, run = await _under_way(inventory.cluster, transports, "undrain")
-    if host not in members or not members[host].runs_ray:
+    head, run = await _under_way(fleet.cluster, fleet.transports, "undrain")
+    if host not in fleet.members:
         raise RunError(f"{host} is not in the cluster", step="undrain", hint="`hetero-tui up` takes it in")
-    devices = plan_devices(inventory, facts, {host: members[host]})
-    await _tell(
-        inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
-    )
+    await _add(fleet, head, run.id, {host})
     return soon(run.id, host)
 
 
-async def offer(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    facts: Mapping[str, HostFacts],
-    new: Mapping[str, Surveyed],
-) -> str | None:
-    """Have hosts that are new in the cluster take part in the run that is under way.
-
-    Returns:
-        The run's name; None when none is under way, or none of the hosts has a device that trains.
+async def offer_new(fleet: LiveFleet, before: frozenset[str]) -> str:
+    """Have the hosts that joined the cluster just now take part in the run that is under way; what came of it, or "".
 
     Raises:
         HostError: its head failed at it.
     """
-    found = await live_run(inventory.cluster, transports)
+    new = fleet.members - before
+    found = await live_run(fleet.cluster, fleet.answering) if before and new else None
     if found is None:
-        return None
+        return ""
     head, run = found
     try:
-        devices = plan_devices(inventory, facts, new)
-    except RunError:
-        return None
-    await _tell(
-        inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
-    )
-    return run.id
-
-
-async def offer_new(fleet: LiveFleet, before: frozenset[str]) -> str:
-    """Offer the hosts that joined the cluster just now to the run that is under way; what came of it, or nothing."""
-    new = {name: fleet.surveyed[name] for name in fleet.members - before}
-    if not before or not new:
+        await _add(fleet, head, run.id, new)
+    except RunError:  # none of them has a device that trains
         return ""
-    run = await offer(fleet.inventory, fleet.answering, fleet.facts, new)
-    return f"{', '.join(sorted(new))}: to take part in {run}" if run is not None else ""
+    return f"{', '.join(sorted(new))}: to take part in {run.id}"
+
+
+async def _add(fleet: LiveFleet, head: str, run: str, hosts: Collection[str]) -> None:
+    """Give a run the devices of these hosts; raises RunError where they have none."""
+    command = protocol.RunCommand(command=ControlCommand.ADD, devices=plan_devices(fleet, hosts))
+    await _tell(fleet.cluster, fleet.transports[head], run, command)
 
 
 async def _tell(cluster: str, transport: Transport, run: str, command: protocol.RunCommand) -> protocol.Told:

@@ -172,16 +172,7 @@ class FleetRecovery:
     ) -> tuple[str, protocol.RunSummary]:
         """The host where the run goes on from its newest checkpoint, and how it stood before."""
         fleet = self._fleet
-        host, summary = await resume(
-            fleet.inventory,
-            fleet.answering,
-            fleet.surveyed,
-            fleet.facts,
-            run,
-            settings=settings,
-            cause=cause,
-            seen=seen,
-        )
+        host, summary = await resume(fleet, run, settings=settings, cause=cause, seen=seen)
         self._moved(host)
         fleet.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STARTING))
         return host, summary

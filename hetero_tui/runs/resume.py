@@ -8,16 +8,13 @@ from types import MappingProxyType
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, RunError
-from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
-from hetero_tui.fleet.survey import Surveyed
-from hetero_tui.inventory import Inventory
+from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.launch import specification, start_coordinator
 from hetero_tui.runs.listing import find_among, list_copies, told_best
 from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
-from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.settings import GOALS
 from remote_agent.states import RunState
@@ -52,10 +49,7 @@ def refuse_beside(known: Sequence[tuple[str, protocol.RunSummary]], run: str) ->
 
 
 async def resume(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    members: Mapping[str, Surveyed],
-    facts: Mapping[str, HostFacts],
+    fleet: LiveFleet,
     run: str | None,
     *,
     settings: Mapping[str, str] = MappingProxyType({}),
@@ -65,10 +59,7 @@ async def resume(
     """Start the coordinator of a run again (None: of the newest), with the devices that are in the cluster now.
 
     Args:
-        inventory: of the fleet.
-        transports: to the hosts that answer.
-        members: what is on them.
-        facts: about them.
+        fleet: as it is now; its hosts that answer are asked for the run.
         run: which.
         settings: with which it goes on, beside its own.
         cause: why its head was lost, where that is why it has to go on elsewhere.
@@ -82,7 +73,8 @@ async def resume(
             hold its newest one, or the cluster is down.
         HostError: the host failed at it.
     """
-    copies = await list_copies(inventory.cluster, transports)
+    cluster, transports = fleet.cluster, fleet.answering
+    copies = await list_copies(cluster, transports)
     runs = told_best(copies)
     _, summary = find_among(runs, run)
     if not summary.state.final:
@@ -90,8 +82,10 @@ async def resume(
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
     refuse_beside(runs, summary.id)
     refuse_if_done(summary, settings)
-    spec = specification(inventory, members, facts, summary.id, summary.job, settings)
-    spec = replace(spec, ended=cause, awaited=_awaited(inventory, members))
+    # A run that had the hosts that are away takes them in once they are back.
+    awaited = (host.name for host in fleet.inventory.hosts if host.role != "server" and host.name not in fleet.members)
+    spec = specification(fleet, summary.id, summary.job, settings)
+    spec = replace(spec, ended=cause, awaited=tuple(awaited))
     able = holders(summary.id, copies)
     if able and spec.host not in able:
         raise RunError(
@@ -106,9 +100,9 @@ async def resume(
     lacking = seen.lines(after=known) if seen is not None else b""
     done = await agent.call(
         transport,
-        inventory.cluster,
+        cluster,
         "runs",
-        *("--folder", agent.home_folder(inventory.cluster)),
+        *("--folder", agent.home_folder(cluster)),
         *("--reopen", summary.id),
         step=STEP,
         stdin=protocol.encode(spec).encode() + b"\n" + lacking,
@@ -120,11 +114,5 @@ async def resume(
         detail = "no agent there" if done is None else last_lines(done.stderr)
         cause = f"{summary.id} could not be resumed: {last_lines(detail, 1)}"
         raise CommandFailed(place, cause, step=STEP, hint="run `hetero-tui up` again", output=detail)
-    await start_coordinator(transport, inventory, summary.id)
+    await start_coordinator(transport, fleet.inventory, summary.id)
     return place, summary
-
-
-def _awaited(inventory: Inventory, members: Mapping[str, Surveyed]) -> tuple[str, ...]:
-    """The hosts for training that are not in the cluster now; a run that had them takes them in once they are back."""
-    there = {name for name, found in members.items() if found.runs_ray}
-    return tuple(host.name for host in inventory.hosts if host.role != "server" and host.name not in there)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,9 +40,9 @@ async def _ended(command: Sequence[str]) -> str:
     return ""
 
 
-def editor(environment: Mapping[str, str] = os.environ) -> list[str]:
+def editor() -> list[str]:
     """The user's editor as a command's words."""
-    words = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
+    words = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         return shlex.split(words)
     except ValueError:

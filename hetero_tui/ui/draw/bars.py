@@ -19,14 +19,14 @@ OF_STAGES = {"push": "send", "pull": "receive"}
 """Other words for them, where the stages of a pipeline exchange activations and gradients."""
 
 
-def use_bar(fraction: float | None, width: int, palette: Palette, *, old: bool = False) -> Text:
-    """``width`` cells of which ``fraction`` (0..1) is filled, to half a cell; blank when unknown, grey when old."""
+def use_bar(fraction: float | None, width: int, palette: Palette) -> Text:
+    """``width`` cells of which ``fraction`` (0..1) is filled, to half a cell; blank when unknown."""
     if fraction is None or width <= 0:
         return Text(" " * max(0, width))
     halves = round(min(1.0, max(0.0, fraction)) * width * 2)
     full, half = divmod(halves, 2)
     filled = "━" * full + "╸" * half
-    bar = Text(filled, style=palette.muted if old else palette.accent)
+    bar = Text(filled, style=palette.accent)
     return bar.append("─" * (width - full - half), style=palette.faint)
 
 

@@ -134,9 +134,9 @@ def plan(numels: Mapping[str, int], optimizer: OptimizerFacts, usage: Usage) -> 
     )
 
 
-def _some(names: Iterable[str], most: int = 3) -> str:
+def _some(names: Iterable[str]) -> str:
     ordered = sorted(names)
-    return ", ".join(ordered[:most]) + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 # --- The job's optimizer ---------------------------------------------------------------------------------------------
