@@ -159,7 +159,7 @@ def install() -> None:
         @functools.wraps(enter)
         def entering(self: Any) -> Any:
             _thread.halved |= bool(self._enabled) and self.fast_dtype in HALVES
-            return enter(self)
+            return enter(self)  # type: ignore[no-untyped-call]
 
         torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
