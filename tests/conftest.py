@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,30 +41,45 @@ ONE_AT_A_TIME = {
 }
 """Files whose tests look at what all of this computer shares: the ports of a cluster, the demo's folders in /tmp."""
 
+ONE_AFTER_THE_OTHER = "this computer"
+"""Their group."""
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n` the tests of a file run in one process, one after another: they share clusters and labs."""
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """With `-n` the tests of a group run in one process, one after another: they share clusters and labs.
+
+    Groups begin in the order of their first tests (`--no-loadscope-reorder`).
+    """
     for item in items:
-        file = _file(item)
-        item.add_marker(pytest.mark.xdist_group("this computer" if file in ONE_AT_A_TIME else file))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
-    with_ray = {item.path for item in items if item.get_closest_marker("ray")}
-    sizes = Counter(item.path for item in items)
-    # What takes long begins first (`--no-loadscope-reorder` keeps this order): short files fill both lanes to the end.
-    items.sort(
-        key=lambda item: (
-            "lab" not in item.path.parts,
-            _file(item) not in ONE_AT_A_TIME,
-            item.path not in with_ray,
-            -sizes[item.path],
-        )
-    )
+    result = yield  # what is not wanted is left out
+    places = _places(items)
+    items.sort(key=lambda item: (places[_group(item)], _group(item)))
+    return result
 
 
-def _file(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).as_posix()
+def _places(items: Sequence[pytest.Item]) -> dict[str, float]:
+    """The order of the groups.
+
+    Those that wait, for hosts and for commands, are spread among those with a cluster, which compute with several
+    processes and use what the others leave of the cores. Short ones fill all lanes to the end.
+    """
+    sizes = Counter(map(_group, items))
+    with_ray = {_group(item) for item in items if item.get_closest_marker("ray")}
+    largest = sorted(sizes, key=lambda group: (group not in with_ray, -sizes[group], group))
+    waiting = [group for group in largest if group == ONE_AFTER_THE_OTHER or group.startswith("lab/")]
+    computing = [group for group in largest if group in with_ray and group not in waiting]
+    places = {group: number / len(waiting) for number, group in enumerate(waiting)}
+    places |= {group: (number + 0.5) / len(computing) for number, group in enumerate(computing)}
+    return {group: places.get(group, 1.0 + number) for number, group in enumerate(largest)}
+
+
+def _group(item: pytest.Item) -> str:
+    file = item.path.relative_to(Path(__file__).parent).as_posix()
+    return ONE_AFTER_THE_OTHER if file in ONE_AT_A_TIME else file
 
 
 def pytest_configure() -> None:
