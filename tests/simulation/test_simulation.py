@@ -207,6 +207,15 @@ def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_
     assert outcome.stall_s < 8
 
 
+def test_a_run_that_asked_for_more_shards_than_hosts_are_left_goes_on_with_fewer() -> None:
+    both = [Fault(0.1, "power", "b", 12.0), Fault(0.1, "power", "c", 12.0)]
+    outcomes = [simulate(seed, both, "sync") for seed in range(3)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+    told = "shards=2, but the run has only a now: it goes on with 1"
+    assert any(told in event for outcome in outcomes for event in outcome.events if "PlanMade" in event)
+
+
 def test_a_new_coordinator_does_not_count_on_a_worker_that_the_killed_one_had_set_aside() -> None:
     cut = Fault(1.73, "cut", "b", 3.48)
     outcome = simulate(26256, [cut, Fault(3.96, "worker", "c", 0.0), Fault(4.08, "coordinator", "a", 0.0)], "sync")
