@@ -6,6 +6,7 @@ Each lasts for some seconds, is undone, and has to end with all hosts in the run
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -264,14 +265,17 @@ def second(stage: Stage, follower: Following) -> Host:
 def without_run_folder(stage: Stage, follower: Following) -> Undo:
     """The run's folder on the head is deleted."""
     host = head(stage, follower)
-    host.exec(["rm", "-rf", f"./.hetero-tui/{CLUSTER}/runs/{follower.run}"])
-    return _nothing
+    return _deleted(host, f"runs/{follower.run}")
 
 
 def without_agent(stage: Stage, follower: Following) -> Undo:
     """Everything that the product has on a host is deleted."""
     host = first(stage, follower)
-    host.exec(["rm", "-rf", f"./.hetero-tui/{CLUSTER}"])
+    return _deleted(host, "")
+
+
+def _deleted(host: Host, path: str) -> Undo:
+    shutil.rmtree(host.home / ".hetero-tui" / CLUSTER / path)  # the host's own, as this computer sees it
     return _nothing
 
 

@@ -10,10 +10,8 @@ machine has joined, so it takes charge of a Ray that runs, its own child or not.
 A cluster that has been gone for an hour does not come back by itself: the laptop was lost, or its `down` did not reach
 this machine. Then it becomes ``node stop``, which leaves nothing behind but environment, runs and logs.
 
-A machine that the network has given another address is for the laptop, too: `up`, or an attached one by itself, has it
-join with that.
-
-Where its folder was deleted, it ends with its Ray: the next `up`, or an attached laptop, starts both anew.
+A machine that the network has given another address can't join with that by itself: `up`, or an attached laptop, has it
+join. Where its folder was deleted, the supervisor ends with its Ray, and both of these start them anew.
 
 A head is not started again: an empty one would answer as if the run had never been. The supervisor says so, ends the
 coordinators, which can do nothing without it, and ends itself: the laptop forms the cluster anew and the run goes on.
@@ -131,7 +129,7 @@ class Supervisor:
             if self._ray is not None:
                 ray_node.stop(self._folder, self._ray, deadlines.STRAY_STOP_SECONDS)
             return 1
-        except NodeError as error:  # it has another address, or a process of the old Ray hangs in a driver
+        except NodeError as error:  # a process of the old Ray hangs in a driver: a new one beside it would not help
             self._say(replace(self._word, phase=supervision.ENDED, cause=error.cause, hint=error.hint))
             _log(error.cause)
             return 1
@@ -208,16 +206,10 @@ class Supervisor:
         processes.stop_processes(self._folder, found, 0.0)
 
     def _try_to_join(self) -> ProcessRecord | None:
-        """One attempt, after its pause: the record of a Ray that has joined, or None.
-
-        Raises:
-            NodeError: this machine has another address now, for which only the laptop can make a certificate.
-        """
+        """One attempt, after its pause: the record of a Ray that has joined, or None."""
         self._attempt += 1
         self._pause(supervision.pause_before(self._attempt))
         self._await_head()
-        if self._has_moved():
-            raise NodeError(self._moved, "run `up`: it joins with the address that it has now")
         record: ProcessRecord | None = None
         try:
             record = self._ray = ray_node.launch(self._folder, self._spec)
@@ -233,23 +225,28 @@ class Supervisor:
         return record
 
     def _await_head(self) -> None:
-        """Return as soon as the head answers.
+        """Return as soon as the head answers, and this machine has the address at which the others know it.
 
         Raises:
-            ClusterGone: it did not for an hour.
+            ClusterGone: that was not so for an hour.
         """
         pause = deadlines.HEAD_POLL_SECONDS
         ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
-        while silence := self._silence():
-            where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
-            self._explain(
-                f"the head's Ray at {where} can't be reached from this machine: {silence}",
-                "it joins by itself once the head answers; `down` ends that",
-            )
+        while (silence := self._silence()) or self._has_moved():
+            if silence:
+                where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
+                self._explain(
+                    f"the head's Ray at {where} can't be reached from this machine: {silence}",
+                    "it joins by itself once the head answers; `down` ends that",
+                )
+            else:  # only the laptop can make a certificate for another address
+                self._explain(self._moved, "run `up`: it joins with the address that it has now", supervision.ENDED)
             if self._clock() >= ends:
                 raise ClusterGone
             self._pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
+        if self._word.phase == supervision.ENDED:
+            self._say(replace(self._word, phase=supervision.RESTARTING))
 
     def _silence(self) -> str:
         """Why the head does not answer, if it does not; the cluster's own network, where it has one, is up for that."""
@@ -267,11 +264,11 @@ class Supervisor:
         self._explain(cause, hint)
         self._say(replace(self._word, failures=self._word.failures + 1))
 
-    def _explain(self, cause: str, hint: str) -> None:
+    def _explain(self, cause: str, hint: str, phase: str = supervision.RESTARTING) -> None:
         """Say why Ray is not back yet; the log names a cause once and not at every attempt."""
-        if (self._word.cause, self._word.hint) != (cause, hint):
+        if (self._word.phase, self._word.cause, self._word.hint) != (phase, cause, hint):
             _log(cause)
-            self._say(replace(self._word, cause=cause, hint=hint))
+            self._say(replace(self._word, phase=phase, cause=cause, hint=hint))
 
     def _say(self, word: Supervision) -> None:
         self._word = word

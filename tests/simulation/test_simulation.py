@@ -11,8 +11,11 @@ import pytest
 
 from remote_agent.planning.cuts import least_seconds
 from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged
 from tests.simulation import product
+from tests.simulation.cluster import Promise, SimulatedActor
 from tests.simulation.planted import BUGS, heartbeat_fails
 from tests.simulation.world import WAYS, Fault, Outcome, many, simulate
 
@@ -205,6 +208,42 @@ def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_
     outcome = simulate(1, [Fault(4.0, "apart", "b", 60.0)], way)
     assert not outcome.wrong, said(outcome)
     assert outcome.stall_s < 8
+
+
+def test_shards_that_get_a_checkpoints_state_late_serve_no_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SimulatedActor.call_in
+
+    def late(actor: SimulatedActor, group: str, method: str, *arguments: Any) -> Any:
+        """As Ray has it where order is free: what a call needs is fetched first, and other calls are carried out."""
+        if method != "restore":
+            return real(actor, group, method, *arguments)
+        kernel, promise = actor._kernel, Promise(actor._kernel)
+
+        def fetch() -> None:
+            kernel.wait(kernel.now + 1.0)
+            promise.set(rpc.get(real(actor, group, method, *arguments), 60.0))
+
+        kernel.spawn("fetch", fetch, None)
+        return Ref(promise)
+
+    monkeypatch.setattr(SimulatedActor, "call_in", late)
+    everything = [Fault(12.0, kind, host, 0.0) for host in "abc" for kind in ("worker", "shard")]
+    way = replace(WAYS["sync"], settings={"strategy": "sync", "checkpoint_every": 3})
+    outcomes = [simulate(seed, everything, way) for seed in range(3)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+        assert not any("older state" in event for event in outcome.events), said(outcome)
+    resumed = [event for outcome in outcomes for event in outcome.events if "RunResumed" in event]
+    assert any("'checkpoint': '/" in event for event in resumed), said(outcomes[0])
+
+
+def test_a_run_that_asked_for_more_shards_than_hosts_are_left_goes_on_with_fewer() -> None:
+    both = [Fault(0.1, "power", "b", 12.0), Fault(0.1, "power", "c", 12.0)]
+    outcomes = [simulate(seed, both, "sync") for seed in range(3)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+    told = "shards=2, but the run has only a now: it goes on with 1"
+    assert any(told in event for outcome in outcomes for event in outcome.events if "PlanMade" in event)
 
 
 def test_a_new_coordinator_does_not_count_on_a_worker_that_the_killed_one_had_set_aside() -> None:

@@ -34,7 +34,7 @@ from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import gaps_and_overlaps
 from remote_agent.training.deadlines import HANGS_S
-from remote_agent.training.errors import LostAtStart, PlacementError, TrainingError
+from remote_agent.training.errors import LostAtStart, TrainingError
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import flat, rpc
 from remote_agent.training.shared.slices import SliceSpan
@@ -421,15 +421,13 @@ class World:
     def _has_to_begin_anew(self) -> bool:
         """Whether the run ended before its first checkpoint as the product says that it may: the user starts it again.
 
-        A coordinator was killed, and nobody could take its place; an actor was lost in each start; or so many hosts are
-        away that the shards that are asked for have no place.
+        A coordinator was killed, and nobody could take its place, or an actor was lost in each start.
         """
         if self.error is None or self._checkpoints() or not isinstance(self.error, TrainingError):
             return False
         self.events.append((self.kernel.now - BEGIN_S, "GivenUp", {"cause": str(self.error)}))
         was_lost_often = isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
-        has_too_few = isinstance(self.error, PlacementError) and not all(host.node for host in self.hosts.values())
-        return was_lost_often or has_too_few or "has no checkpoint" in self.error.cause
+        return was_lost_often or "has no checkpoint" in self.error.cause
 
     def _checkpoints(self) -> bool:
         return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))

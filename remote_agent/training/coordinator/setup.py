@@ -42,6 +42,7 @@ from remote_agent.training.coordinator.processes import actors
 from remote_agent.training.coordinator.processes.actors import Servers, Workers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
 from remote_agent.training.coordinator.sources import Source
@@ -121,7 +122,8 @@ def ready(
         config, order = source.open(config, resuming.begin(found, request.folder))
         source.notes += held_model.note(given, model)
         validated_on = validation.of_job(request, config)
-        request = dataclasses.replace(request, config=config)
+        request = restart.with_fewer_shards(dataclasses.replace(request, config=config))
+        config = request.config
         lazy.give_shapes(model, request.job.factory, source)
         checks.refuse_hooks(model, config)
         if spec_of(config.strategy).split:

@@ -21,7 +21,7 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.measure import Candidate
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
+from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
 from remote_agent.training.errors import DeviceUnfit, JobError, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
@@ -136,10 +136,14 @@ class Servers:
             if host != self.first.host:
                 self._start(host)
         deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        restoring: list[tuple[Server, Ref[Any]]] = []
         for server, opening in self._started[1:]:
             _opened(opening, "a shard of the parameter server", server.host, deadline)
             if self._resumed is not None:
-                server.actor.call("restore", self._resumed)
+                restoring.append((server, server.actor.call("restore", self._resumed)))
+        for server, call in restoring:  # a later call does not wait until the state has come from this host
+            failure = f"a shard on {server.host} did not get the checkpoint's state"
+            rpc.get_at_start(call, TRANSFER_S, failure, hint="look at its link and memory", host=server.host)
         if self.first.host not in hosts:
             self.first.actor.kill()
         by_host = {server.host: server for server, _ in self._started}

@@ -123,6 +123,17 @@ def cut(request: Request, error: DeviceUnfit) -> Request:
     return dataclasses.replace(request, config=config, devices=devices, small=(), notes=(*request.notes, note))
 
 
+def with_fewer_shards(request: Request) -> Request:
+    """The request with no more shards than hosts, if it goes on without some that the run had. Pure."""
+    hosts = tuple(dict.fromkeys((request.server_host, *(spec.host for spec in request.devices))))
+    goes_on = request.resume is not None or bool(request.away)
+    if not goes_on or request.config.shards <= len(hosts):
+        return request
+    note = f"shards={request.config.shards}, but the run has only {', '.join(hosts)} now: it goes on with {len(hosts)}"
+    config = dataclasses.replace(request.config, shards=len(hosts))
+    return dataclasses.replace(request, config=config, notes=(*request.notes, note))
+
+
 def from_newest(request: Request) -> Request:
     """The request to continue from the newest checkpoint, or from the beginning if there is none."""
     saved = any((request.folder / checkpoint.FOLDER).glob("step-*.json"))

@@ -14,6 +14,7 @@ from remote_agent.training.coordinator.recovery.restart import (
     missed,
     moving,
     unstreamed,
+    with_fewer_shards,
     without_lost,
     without_unfit,
 )
@@ -72,6 +73,19 @@ def test_a_host_without_a_node_is_kept_in_mind_and_so_is_one_that_fails_again_an
         assert hosts(failing) == "ac"
         assert failing is not None
         assert [spec.host for spec in failing.away] == ["b"]
+
+
+def test_a_run_that_goes_on_has_no_more_shards_than_hosts_and_a_new_one_gets_what_it_asks_for() -> None:
+    asked = request("abc")
+    asked = dataclasses.replace(asked, config=dataclasses.replace(asked.config, shards=3))
+    fewer = dataclasses.replace(asked, devices=asked.devices[:2])
+    assert with_fewer_shards(asked) is asked
+    assert with_fewer_shards(fewer) is fewer, "it is refused"
+    without_a_host = dataclasses.replace(fewer, away=asked.devices[2:])
+    for going_on in (without_a_host, dataclasses.replace(fewer, resume=fewer.folder)):
+        found = with_fewer_shards(going_on)
+        assert found.config.shards == 2
+        assert found.notes == ("shards=3, but the run has only b, a now: it goes on with 2",)
 
 
 def test_there_is_no_start_without_a_device_and_no_fourth_one() -> None:
