@@ -189,7 +189,24 @@ def rates_of(factory: Any, model: torch.nn.Module, config: TrainingConfig) -> Ra
         notes.append(
             f"eval() of {name} is not called: evaluations, checkpoints and the result have its train() weights"
         )
+    if _has_stepped(optimizer):
+        notes.append("create_optimizer loads state of earlier steps, which a parameter server does not take over")
     return Rates(optimizer, schedule, config.num_iterations, tuple(notes))
+
+
+def _has_stepped(optimizer: Optimizer) -> bool:
+    """Whether one of torch's optimizers has the state of steps that it has made."""
+    for state in getattr(optimizer, "state", {}).values():
+        step = state.get("step") if isinstance(state, Mapping) else None
+        if isinstance(step, Tensor) and step.numel() == 1:
+            step = step.item()
+        if (isinstance(step, int | float) and step > 0) or (step is None and _has_momentum(state)):
+            return True
+    return False
+
+
+def _has_momentum(state: object) -> bool:
+    return isinstance(state, Mapping) and isinstance(state.get("momentum_buffer"), Tensor)
 
 
 def _factor(config: TrainingConfig, step: int) -> float:

@@ -154,7 +154,8 @@ def install() -> None:
             _noted[name] = original
             setattr(functional, name, _noting(original))
     if AUTOCAST not in _noted:
-        _noted[AUTOCAST] = enter = torch.autocast.__enter__
+        _noted[AUTOCAST] = torch.autocast.__enter__
+        enter = _noted[AUTOCAST]
 
         @functools.wraps(enter)
         def entering(self: Any) -> Any:

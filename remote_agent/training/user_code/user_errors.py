@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -178,6 +178,18 @@ DEVICE_FAILURES = ("CUDA error", "HIP error")
 _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
 """What torch says where float32 meets float64."""
 
+_CALLS = {
+    LOSS: "loss(model, batch), where a batch is a tuple (x, y, ...); a criterion of outputs and targets is named, as in"
+    " loss = torch.nn.MSELoss()",
+    "create_optimizer": "create_optimizer(model, config)",
+    "create_scheduler": "create_scheduler(optimizer, config)",
+    "metrics": "metrics(model, batch)",
+    "evaluate": "evaluate(model)",
+}
+
+_WRONG_CALL = re.compile(r"(\w+)\(\) (?:takes|missing|got)")
+"""What Python says of a call with other arguments than a function has."""
+
 _OWN_DEVICE = re.compile(r"not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|not linked with support for mps")
 """What torch says where the code asks for a GPU that the host does not have."""
 
@@ -206,12 +218,14 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         HERE.end(str(error).splitlines()[0][:MAX_TEXT], calls)
     own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
     return JobError(
-        f"{_place(where, own)}: {headline(error)}", hint=_hint(where, error), detail="\n".join(_detail(error))
+        f"{_place(where, own)}: {headline(error)}", hint=_hint(where, error, own), detail="\n".join(_detail(error))
     )
 
 
-def _hint(where: str, error: BaseException) -> str:
+def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
     """What to do next."""
+    if isinstance(error, TypeError) and (call := _CALLS.get(_called_otherwise(error, own))):
+        return f"the engine calls it as {call}"
     if is_out_of_memory(error):
         return "the device's memory is full: lower batch_size, or set max_batch for the host"
     if isinstance(error, RuntimeError) and _MIXED.search(str(error)):
@@ -236,6 +250,14 @@ def _hint(where: str, error: BaseException) -> str:
     if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
         return FIRST.format(name=error.name)
     return job_code.advice(error) or HINTS.get(where, HINT)
+
+
+def _called_otherwise(error: TypeError, own: Sequence[Frame]) -> str:
+    """Which function takes other arguments than it gets, by its name, as far as that can be told."""
+    if own:
+        return own[-1].name if "must be Tensor, not" in _text(error) else ""
+    found = _WRONG_CALL.search(_text(error))
+    return found[1] if found else ""
 
 
 def _is_of_argparse(error: SystemExit) -> bool:

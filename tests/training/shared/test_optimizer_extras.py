@@ -275,6 +275,23 @@ class Holding(Rule):
             each.sub_(each.grad, alpha=0.1 * drawn * self.rates.get_last_lr()[0] / scale)
 
 
+class Both(torch.optim.Optimizer):
+    """Two that are stepped together, as docs/your-own-model.md has it."""
+
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        super().__init__([group for each in optimizers for group in each.param_groups], {})
+        self.optimizers = optimizers
+
+    def step(self, closure: Any = None) -> None:
+        for each in self.optimizers:
+            each.step()
+
+
+def both(parameters: Any) -> torch.optim.Optimizer:
+    members = list(parameters)
+    return Both(torch.optim.SGD(members[:1], lr=0.1, momentum=0.9), torch.optim.Adam(members[1:], lr=0.1))
+
+
 class Average(nn.Module):
     """An average of some weights."""
 
@@ -329,7 +346,7 @@ def bound(parameters: Any) -> torch.optim.Optimizer:
 
 
 KINDS = [Private, Counting, InGroup, Slow, Drawing, Wrapping, counting_hook, patched]
-KINDS += [Averaging, ByParameter, Lists, Beside, Together, Holding, averaging, bound, torch.optim.Adagrad]
+KINDS += [Averaging, ByParameter, Lists, Beside, Together, Holding, both, averaging, bound, torch.optim.Adagrad]
 
 
 def made(kind: Callable[..., torch.optim.Optimizer]) -> tuple[nn.Module, torch.optim.Optimizer]:

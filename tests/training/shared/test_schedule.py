@@ -272,3 +272,20 @@ def test_the_plan_says_when_a_scheduler_is_stepped_and_that_eval_is_not_called()
     own.create_scheduler = lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     assert schedule.rates_of(own, net, TrainingConfig()).notes == (evaluation,)
     assert schedule.rates_of(SimpleNamespace(), net, TrainingConfig(schedule="cosine")).notes == ()
+
+
+def test_the_plan_says_that_loaded_state_of_an_optimizer_is_not_taken_over() -> None:
+    net = torch.nn.Linear(2, 2)
+    before = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    before.step()
+
+    def create_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer.load_state_dict(before.state_dict())
+        return optimizer
+
+    (note,) = schedule.rates_of(SimpleNamespace(create_optimizer=create_optimizer), net, TrainingConfig()).notes
+    assert "loads state of earlier steps" in note
+    fresh = SimpleNamespace(create_optimizer=lambda model, config: torch.optim.Adagrad(model.parameters()))
+    assert schedule.rates_of(fresh, net, TrainingConfig()).notes == ()

@@ -261,3 +261,23 @@ def test_a_model_that_needs_the_data_is_told_that_it_comes_first(load: Load) -> 
     with pytest.raises(JobError, match="width") as error:
         job.from_object("my_job.py:Sized", module.Sized)
     assert "job = Mine(128)" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "call"),
+    [
+        (LOSS, "def loss(model, x, y): ...", "loss(model, batch)"),
+        (
+            LOSS,
+            "def loss(outputs, targets):\n    return torch.nn.functional.cross_entropy(outputs, targets)",
+            "loss(model, batch), where a batch is a tuple",
+        ),
+        ("create_optimizer", "def create_optimizer(model): ...", "create_optimizer(model, config)"),
+        ("create_scheduler", "def create_scheduler(): ...", "create_scheduler(optimizer, config)"),
+        (LOSS, "def loss(model, batch):\n    return model(batch)", ""),
+    ],
+)
+def test_a_function_with_other_arguments_is_told_how_it_is_called(load: Load, where: str, text: str, call: str) -> None:
+    module = load("import torch\n" + text)
+    said = told(where, getattr(module, where), lambda batch, other: None, (torch.zeros(2), torch.zeros(2))).hint
+    assert said.startswith(f"the engine calls it as {call}") if call else said == "correct the job's code"
