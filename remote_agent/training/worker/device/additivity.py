@@ -188,6 +188,7 @@ class Additivity:
         if is_same(one, other):
             self.scale = abs(one.mean)
             splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+            splits += self._of_odd_parts()
             as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
             as_sum = all(each.plain for parts in splits for each in parts) and all(
                 self._fits(one, *parts, as_mean=False) for parts in splits
@@ -203,6 +204,14 @@ class Additivity:
             notes = () if self._known and steady else (RANDOM if steady else UNSTEADY,)
         together = one.unknown or ("" if as_mean or as_sum else TOGETHER)
         return self._findings(as_mean, as_sum, together, state, hidden, notes)
+
+    def _of_odd_parts(self) -> list[tuple[Seen, Seen]]:
+        """One more cut, for a loss over pairs of neighbours; one that needs whole pairs ends the run by itself."""
+        end = (count := len(self._indices)) // 2 | 1
+        try:
+            return [(self._see(0, end, 1), self._see(end, count, 1))] if end < count else []
+        except Exception:  # noqa: BLE001 - whatever the loss raises
+            return []
 
     def _about_large(self, as_mean: bool) -> str:
         """Whether as many samples as are computed together in training give what their halves give."""

@@ -179,6 +179,19 @@ def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_th
     assert not found(hardly_random).together
 
 
+def test_a_loss_over_pairs_of_neighbours_is_told_where_it_leaves_out_the_last_of_an_odd_number() -> None:
+    def cut(model: nn.Module, batch: Any) -> Tensor:
+        pairs = model(batch[0])[: len(batch[0]) // 2 * 2].view(-1, 2, 3)
+        return (pairs[:, 0] - pairs[:, 1]).square().mean()
+
+    def whole(model: nn.Module, batch: Any) -> Tensor:
+        pairs = model(batch[0]).view(-1, 2, 3)
+        return (pairs[:, 0] - pairs[:, 1]).square().mean()
+
+    assert found(cut).together
+    assert not found(whole).together  # with unit=2 it trains; else a slice of an odd number ends the run
+
+
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
 def test_a_sum_is_told_from_a_mean(middle: list[nn.Module]) -> None:
     assert found(lambda model, batch: model(batch[0]).square().sum(), net(*middle)).summed
