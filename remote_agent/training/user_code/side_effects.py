@@ -165,7 +165,10 @@ def _is_librarys(value: object) -> bool:
     """Whether it is a function or class of a library's, which workers find by its name; not one of ours."""
     if isinstance(value, BuiltinFunctionType):
         return True
-    if not isinstance(value, FunctionType | type) or value.__module__.startswith("remote_agent."):
+    if not isinstance(value, FunctionType | type):
+        return False
+    made_in = value.__globals__["__name__"] if isinstance(value, FunctionType) else value.__module__
+    if made_in.startswith("remote_agent."):  # what wraps a function of torch's has that one's module
         return False
     return not _is_users(value) and getattr(sys.modules.get(value.__module__), value.__name__, None) is value
 
