@@ -51,6 +51,7 @@ class Checkpoint:
         optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
         missing: why there is no optimizer state.
         kind: of the job's optimizer, as :func:`~.optimizer_state.kind_of` says; empty: not known.
+        trained: which parameters were, as :func:`~remote_agent.training.shared.flat.trained_as` says; empty: not known.
         beside: the safetensors file with what training changes and the state dict leaves out; None: there is nothing.
         watched: what came of the evaluations up to the step.
     """
@@ -64,6 +65,7 @@ class Checkpoint:
     optimizer: Path | None = None
     missing: str = ""
     kind: str = ""
+    trained: str = ""
     beside: Path | None = None
     watched: Watched = ()
 
@@ -236,6 +238,7 @@ def find(place: Path) -> Checkpoint:
             optimizer=document.with_name(optimizer) if optimizer else None,
             missing=str(described.get("optimizer_missing", "")),
             kind=str(described.get("optimizer_kind", "")),
+            trained=str(described.get("trained", "")),
             beside=document.with_name(beside) if beside else None,
             watched=tuple((int(at), figure) for at, figure in described.get("watched", ())),
         )

@@ -34,7 +34,9 @@ from remote_agent.training.coordinator.snapshots import Once
 from remote_agent.training.data import record
 from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError, ServerGone, StageLost, TrainingError, WeightsGone
-from remote_agent.training.shared import rpc
+from remote_agent.training.shared import flat, rpc
+from remote_agent.training.user_code.job_values import refuse_changed
+from remote_agent.training.worker.device.watching import is_due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ def _train(
         "dataset_size": session.source.size,
         "config": dataclasses.asdict(config),
         "optimizer_kind": kind_of(job.create_optimizer(request.job.factory, model, config)),
+        "trained": flat.trained_as(model),
     }
     on_record = request.folder / record.FILE
     with (
@@ -114,6 +117,8 @@ def _train(
                     judged = judge.after(session, report.step, samples - report.samples, samples)
                     if judged.evaluated:
                         takeover_file.keep(session)
+                    if is_due(report.step):
+                        refuse_changed(request.job.factory, request.held)
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _announce(request, session, saver.poll)
@@ -137,6 +142,7 @@ def _train(
                         journal.write(protocol.Notice, step=report.step, host=request.host, text=text)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
+                refuse_changed(request.job.factory, request.held)
                 judged = judge.last(session, last.step, samples) if not asked() else Verdict()
                 if saved != last.step or judged.evaluated:
                     saver.best = judge.best_step(session)

@@ -96,10 +96,11 @@ def moving(found: Checkpoint | None, model: nn.Module) -> Collection[str]:
     return found.unsaved().keys() & flat.state(model).keys() if found is not None else ()
 
 
-def usable(config: TrainingConfig, found: Checkpoint, kind: str = "") -> TrainingState:
+def usable(config: TrainingConfig, found: Checkpoint, kind: str = "", trained: str = "") -> TrainingState:
     """The state that this run's optimizers can load; ``missing`` says why, if there is none.
 
-    Another ``kind`` of optimizer can't load what the checkpoint's remembered; empty: it is the same one.
+    Another ``kind`` of optimizer can't load what the checkpoint's remembered, nor can one over other parameters, as
+    ``trained`` says (:func:`~remote_agent.training.shared.flat.trained_as`); empty: these are the same.
     With ``local_sgd`` the workers have the job's optimizer and the server has another one, so this state does not fit
     the other strategies.
 
@@ -107,6 +108,9 @@ def usable(config: TrainingConfig, found: Checkpoint, kind: str = "") -> Trainin
         JobError: the checkpoint can't be read.
     """
     state, before = found.training_state(), found.config.get("strategy")
+    if (state.optimizer or state.inner) and trained and found.trained and trained != found.trained:
+        also = "; so does the weights' average" if config.ema_decay else ""
+        return TrainingState(missing=f"other parameters were trained before (requires_grad){also}")
     rounds = {name for name, spec in SPECS.items() if spec.rounds}
     if config.strategy != before and rounds & {config.strategy, before}:
         missing = f"strategy={before} made the checkpoint"

@@ -308,7 +308,7 @@ def _begin(
     if found is None:
         return None
     resuming.into_model(found, model)
-    state = resuming.usable(config, found, kind)
+    state = resuming.usable(config, found, kind, flat.trained_as(model))
     if again:
         return Resumption(step=found.step, state=state)
     journal.write(

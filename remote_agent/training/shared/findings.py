@@ -99,8 +99,9 @@ def settle(
     if findings.data:
         raise JobError(
             findings.data,
-            hint="let a sample depend on its index and on random numbers of the global generators alone; what changes"
-            " in the course of training belongs into loss, by a buffer of the model",
+            hint="let a sample depend on its index and on random numbers of the global generators alone, and have loss"
+            " work on a copy (x = x / 255, not x /= 255); what changes in the course of training belongs into a buffer"
+            " of the model, which loss reads",
         )
     if findings.unsteady and config.deterministic:
         raise JobError(

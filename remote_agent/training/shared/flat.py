@@ -115,6 +115,11 @@ def fingerprint(tensor: Tensor) -> str:
     return hashlib.blake2b(numbers.data, key=about.encode(), digest_size=16).hexdigest()
 
 
+def trained_as(model: nn.Module) -> str:
+    """Says of two models whether they train the same parameters, by their names."""
+    return hashlib.blake2b("\n".join(sorted(trained(model))).encode(), digest_size=16).hexdigest()
+
+
 def numbers_of(tensor: Tensor) -> Tensor:
     """A tensor's numbers; of a sparse one those that it holds, without their places."""
     if tensor.layout == torch.strided:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,6 +114,14 @@ def is_users_own(file: str) -> bool:
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
     return not os.path.realpath(file).startswith(_LIBRARIES)
+
+
+def is_of_users(module: str | None) -> bool:
+    """The same of the code of a module. A script's own comes to workers by value; there ``__main__`` is Ray's."""
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return file is None or is_users_own(file)
 
 
 def frames_of(trace: TracebackType | None) -> list[Frame]:

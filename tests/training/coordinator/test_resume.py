@@ -155,6 +155,22 @@ def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any
     assert resumed.of_kind("step")[-1]["samples"] == 6
 
 
+@pytest.mark.parametrize("freezes", [True, False])
+def test_a_layer_may_be_frozen_or_trained_from_one_run_to_the_next(launch: Any, tmp_path: Path, freezes: bool) -> None:
+    usual = job(tmp_path)
+    frozen = usual.replace("nn.Linear(6, 16)", "nn.Linear(6, 16).requires_grad_(False)")
+    settings = {"batch_size": BATCH, "measure_seconds": 0.1, "stream": "network"}
+    sources = (usual, frozen) if freezes else (frozen, usual)
+    first = launch(sources[0], "ab", **settings, num_iterations=4)
+    before = trained(first)
+    resumed = launch(sources[1], "ab", resume=first, **settings, num_iterations=8)
+    after = trained(resumed)
+    (went_on,) = resumed.of_kind("run_resumed")
+    assert "the optimizer starts afresh: other parameters were trained before (requires_grad)" in went_on["notes"]
+    assert torch.equal(before["0.weight"], after["0.weight"]) is freezes
+    assert not torch.equal(before["2.weight"], after["2.weight"])
+
+
 @pytest.mark.long
 def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_resume(
     launch: Any, tmp_path: Path

@@ -17,7 +17,7 @@ from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, kind_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import resuming, snapshots
-from remote_agent.training.shared import rpc
+from remote_agent.training.shared import flat, rpc
 
 
 def checkpoint_of(config: TrainingConfig, watched: Watched = ()) -> Checkpoint:
@@ -77,6 +77,25 @@ def test_the_state_of_another_kind_of_optimizer_is_left_out_and_that_is_said(tmp
         said = f"the checkpoint is of RMSprop, and the job's optimizer is {kind_of(other)} now"
         assert f"the optimizer starts afresh: {said}" in resuming.notes(found, config, state, 2)
     assert kind_of(centered) == "RMSprop with centered"
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_an_optimizer_starts_afresh_where_other_parameters_are_trained_than_in_the_checkpoint(
+    tmp_path: Path, freezes: bool
+) -> None:
+    all_, some = nn.Linear(2, 1), nn.Linear(2, 1)
+    some.bias.requires_grad_(requires_grad=False)
+    before, now = (all_, some) if freezes else (some, all_)
+    config = TrainingConfig(ema_decay=0.9)
+    about = {"position": 1, "config": asdict(config), "trained": flat.trained_as(before)}
+    remembered = {name: {"exp_avg": torch.ones_like(each)} for name, each in flat.trained(before).items()}
+    checkpoint.save(tmp_path, 3, before, about, TrainingState(optimizer=remembered))
+    found = checkpoint.find(tmp_path)
+    assert resuming.usable(config, found, "", flat.trained_as(before)).optimizer
+    state = resuming.usable(config, found, "", flat.trained_as(now))
+    assert not state.optimizer
+    said = "other parameters were trained before (requires_grad); so does the weights' average"
+    assert f"the optimizer starts afresh: {said}" in resuming.notes(found, config, state, 2)
 
 
 @pytest.mark.parametrize("inner", [False, True])

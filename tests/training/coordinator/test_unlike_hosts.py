@@ -180,3 +180,25 @@ def test_a_worker_that_comes_back_with_other_data_is_left_out_by_name_and_the_ru
     run.process.send_signal(signal.SIGTERM)
     trained(run)
     assert {worker["worker"] for worker in run.of_kind("step")[-1]["workers"]} == {"a/cpu"}
+
+
+def test_a_callback_that_changes_what_loss_reads_ends_the_run_since_workers_have_a_copy_of_the_job(launch: Any) -> None:
+    anneals = (
+        "    beta = 0.0\n\n"
+        "    def create_callbacks(self):\n"
+        "        job = self\n\n"
+        "        class Anneals:\n"
+        "            def on_step(self, event):\n"
+        "                job.beta = min(1.0, event.step / 4)\n\n"
+        "        return [Anneals()]\n\n"
+        "    def create_data"
+    )
+    loss = "return functional.cross_entropy(model(batch[0]), batch[1]) + self.beta * model(batch[0]).square().mean()"
+    run = launch(job(LOSS=loss).replace("    def create_data", anneals), "ab", **SETTINGS | {"num_iterations": 100_000})
+    code, errors = run.finish()
+    assert code == 1, errors
+    assert "Traceback" not in errors
+    event = run.events()[-1]
+    assert event["kind"] == "run_failed"
+    assert event["cause"].startswith("self.beta changed from 0.0 to ")
+    assert "register_buffer" in event["hint"]

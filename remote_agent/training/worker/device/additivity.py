@@ -40,9 +40,19 @@ from remote_agent.training.worker.device.comparing import (
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
+from remote_agent.training.worker.device.notes import (
+    BACKWARD,
+    DIFFERS,
+    GROWN,
+    MOVED,
+    RANDOM,
+    TOGETHER,
+    UNSTEADY,
+    WRITTEN,
+)
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
-from remote_agent.training.worker.device.watching import STATE, STATE_HINT
+from remote_agent.training.worker.device.watching import STATE
 
 LOG = logging.getLogger(__name__)
 
@@ -113,30 +123,33 @@ class Additivity:
             JobError: the loss gives something that is none; see
                 :func:`~remote_agent.training.user_code.losses.of_part`.
         """
-        if len(self._indices) < 2:
-            return Findings(batch_statistics=self._statistics, unchecked=True)
-        if self._computer.most != 1:
-            return self._checked()
-        try:  # in training no two are together: samples of unlike shapes, or as large as the memory, may be such
-            self._computer.fetched(self._indices, 0, 0)
-        except Exception:  # noqa: BLE001 - whatever a collate_fn raises
-            return Findings(batch_statistics=self._statistics, unchecked=True)
         try:
-            return self._checked()
-        except Exception as error:
-            if isinstance(error, JobError) and not is_out_of_memory(error):
-                raise
+            if self._computer.most == 1:  # samples of unlike shapes may be such
+                self._computer.fetched(self._indices, 0, 0)
+        except Exception:  # noqa: BLE001 - whatever a collate_fn raises
+            self._indices = self._indices[:1]
+        while len(self._indices) > 1:
+            try:
+                return self._checked()
+            except Exception as error:
+                full = is_out_of_memory(error)  # without autocast a sample takes more than in training
+                if not full and (isinstance(error, JobError) or self._computer.most != 1):
+                    raise
+                self._indices = self._indices[::2] if full else self._indices[:1]
+            self._leave_no_gradient()
+            self._restore()
             devices.release_memory(self._computer.device)
-            return Findings(batch_statistics=self._statistics, unchecked=True)
+        return Findings(batch_statistics=self._statistics, unchecked=True)
 
     def _checked(self) -> Findings:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             self._leave_no_gradient()
             first = held_values.reached(self._owner, self._model)
+            taken = batches.taken(self._computer, self._indices)
             one = self._see(0, count, 1)
             self._refuse_own_backward()
-            self._data, others = batches.unlike(self._computer, self._indices)
+            self._data, others = batches.unlike(self._computer, self._indices, taken)
             self._notes = (others,) if others else ()
             kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
@@ -144,20 +157,22 @@ class Additivity:
             self._unsteady = not is_same(one, self._see(0, count, 1))
             if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
                 now = held_values.reached(self._owner, self._model)
-                hidden = held_values.changed(kept, now, lengths=self._unsteady)
+                grown, hidden = hidden, held_values.changed(kept, now, lengths=self._unsteady)
+                if not hidden:  # else it is a length alone
+                    self._notes += (GROWN.format(name=grown),) if grown.startswith("len(") else ()
             if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
                 hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
             if not hidden and (written := held_values.changed(first, kept, lengths=False)):
                 if self._unsteady and not others:  # a table of features, which the loss reads before it writes them
                     hidden = written
                 elif written.startswith("self."):
-                    self._notes += (_WRITTEN.format(name=written),)
+                    self._notes += (WRITTEN.format(name=written),)
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
                 self._known = self._by_rows()
                 if self._known == (False, False):
-                    return self._findings(False, False, one.unknown or _TOGETHER, state, hidden, ())
+                    return self._findings(False, False, one.unknown or TOGETHER, state, hidden, ())
             if self._statistics or not is_same(one, other):
                 try:
                     with modes_kept(self._model):
@@ -175,6 +190,7 @@ class Additivity:
         if is_same(one, other):
             self.scale = abs(one.mean)
             splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+            splits += self._of_odd_parts()
             as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
             as_sum = all(each.plain for parts in splits for each in parts) and all(
                 self._fits(one, *parts, as_mean=False) for parts in splits
@@ -187,9 +203,17 @@ class Additivity:
         if not is_same(one, other):
             as_mean, as_sum = self._known or self._on_average()
             steady = is_same(one, self._see(0, count, 1))
-            notes = () if self._known and steady else (_RANDOM if steady else _UNSTEADY,)
-        together = one.unknown or ("" if as_mean or as_sum else _TOGETHER)
+            notes = () if self._known and steady else (RANDOM if steady else UNSTEADY,)
+        together = one.unknown or ("" if as_mean or as_sum else TOGETHER)
         return self._findings(as_mean, as_sum, together, state, hidden, notes)
+
+    def _of_odd_parts(self) -> list[tuple[Seen, Seen]]:
+        """One more cut, for a loss over pairs of neighbours; one that needs whole pairs ends the run by itself."""
+        end = (count := len(self._indices)) // 2 | 1
+        try:
+            return [(self._see(0, end, 1), self._see(end, count, 1))] if end < count else []
+        except Exception:  # noqa: BLE001 - whatever the loss raises
+            return []
 
     def _about_large(self, as_mean: bool) -> str:
         """Whether as many samples as are computed together in training give what their halves give."""
@@ -199,7 +223,7 @@ class Additivity:
                 return ""
             whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
             fits = self._fits(whole, left, right, as_mean=as_mean)
-            return "" if fits or not is_same(whole, self._see(0, count, 1)) else _TOGETHER
+            return "" if fits or not is_same(whole, self._see(0, count, 1)) else TOGETHER
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -222,7 +246,7 @@ class Additivity:
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
-        return "" if adds_up(whole, left, right, again, self._coarse) else _BACKWARD
+        return "" if adds_up(whole, left, right, again, self._coarse) else BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
@@ -263,16 +287,16 @@ class Additivity:
             as_mean, as_sum = self._known or self._on_average()
             about = "was checked in training mode only" if self._known else "was checked on average only"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
-        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else _TOGETHER, state, hidden, (note,))
+        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else TOGETHER, state, hidden, (note,))
 
     def _findings(
         self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, notes: tuple[str, ...]
     ) -> Findings:
         notes += self._notes
-        if self._unsteady and _UNSTEADY not in notes:
-            notes += (_DIFFERS,)
-        if together == _TOGETHER and self._moved:
-            together += _MOVED.format(name=min(self._moved))
+        if self._unsteady and UNSTEADY not in notes:
+            notes += (DIFFERS,)
+        if together == TOGETHER and self._moved:
+            together += MOVED.format(name=min(self._moved))
         return Findings(
             summed=as_sum and not as_mean,
             together=together,
@@ -375,26 +399,3 @@ class Additivity:
                 if not follows(whole.state[name], *parts, self.tolerance):
                     return STATE.format(name=name)
         return ""
-
-
-_TOGETHER = (
-    "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
-    " padded without a mask? outputs (n, 1) beside targets (n)?), or it is a mean over something else than samples"
-)
-_MOVED = (
-    "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
-)
-_RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
-_WRITTEN = (
-    "loss writes {name}, of which each worker has a copy: samplers, callbacks and evaluate do not see it; return what"
-    " is only shown beside the loss"
-)
-_DIFFERS = f"the loss of the same samples differs from call to call with the same random numbers: {STATE_HINT}"
-_UNSTEADY = (
-    "the loss of the same samples differs from call to call with the same random numbers, and what it is a mean over"
-    f" was checked on average only: {STATE_HINT}"
-)
-_BACKWARD = (
-    "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"
-    " samples are together (a gradient that is divided by its norm?)"
-)

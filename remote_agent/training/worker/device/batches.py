@@ -17,6 +17,15 @@ DEPTH = 4
 """How deep batches and data sets in data sets are entered."""
 
 
+IN_PLACE = (
+    "forward or loss changes {name} in place, and the data set keeps the change: the same samples are others the next"
+    " time that they are taken"
+)
+
+Taken = Mapping[str, object]
+"""Numbers of a batch, by where they are."""
+
+
 class Fetches(Protocol):
     """What fetches samples; see :class:`~remote_agent.training.worker.device.compute.SliceComputer`."""
 
@@ -27,19 +36,26 @@ class Fetches(Protocol):
         """These samples."""
 
 
-def unlike(computer: Fetches, indices: Indices) -> tuple[str, str]:
+def taken(computer: Fetches, indices: Indices) -> Taken:
+    """What these samples are now."""
+    return dict(held_values.values("batch", computer.fetched(indices, 0, 0), DEPTH))
+
+
+def unlike(computer: Fetches, indices: Indices, earlier: Taken | None = None) -> tuple[str, str]:
     """Why the run can't use the data, and what the user should know: the same samples are others when taken again.
 
-    The first one: numbers of the data set changed with them. The other: nothing was seen to change (a generator, the
-    clock). Empty: not so. What a batch looks like is noted.
+    The first one: numbers of the data set changed with them, or loss changed them. The other: nothing was seen to
+    change (a generator, the clock). Empty: not so. What a batch looks like is noted. ``earlier`` is what was
+    :func:`taken` before a loss of these samples; None: not known.
     """
     before = dict(_numbers("", computer.data, DEPTH))
-    taken = [computer.fetched(indices[:count], 0, 0) for count in (len(indices), len(indices), len(indices) // 2)]
-    first, again = (dict(held_values.values("batch", batch, DEPTH)) for batch in taken[:2])
-    computer.rows.note(taken[0], len(indices))
-    computer.rows.note(taken[2], len(indices) // 2)
+    batches = [computer.fetched(indices[:count], 0, 0) for count in (len(indices), len(indices), len(indices) // 2)]
+    first, again = (dict(held_values.values("batch", batch, DEPTH)) for batch in batches[:2])
+    computer.rows.note(batches[0], len(indices))
+    computer.rows.note(batches[2], len(indices) // 2)
     if first.keys() == again.keys() and not held_values.changed(first, again):
-        return "", ""
+        changed = held_values.changed(earlier or {}, first)
+        return (IN_PLACE.format(name=changed) if changed else ""), ""
     name = held_values.changed(before, dict(_numbers("", computer.data, DEPTH)))
     others = "the same samples of the data are others each time that they are taken"
     if name:

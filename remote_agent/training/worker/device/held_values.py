@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import random
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.shared import flat
-from remote_agent.training.user_code.user_errors import is_users_own
+from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
@@ -27,7 +26,7 @@ MOST_NUMBERS = 1_000_000
 """Of a tensor, that are looked at: of a larger one every so many."""
 
 LENGTH = "len({})"
-"""The name of how long a list is: what is only added to it may be for the user's own log."""
+"""The name of how long a list or a dict is: what is only added to it may be for the user's own log."""
 
 ITERATOR = "an iterator"
 """In the place of an iterator, which does not tell where it is."""
@@ -37,7 +36,7 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 
 
 def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, object]]:
-    """Numbers, tensors, random generators and iterators in ``value``, each with its ``path``, and how long lists are.
+    """Numbers, tensors, random generators and iterators in ``value``, each with its ``path``; how long lists are.
 
     Containers and objects of the user's own classes are entered ``depth`` deep.
     """
@@ -56,7 +55,7 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     elif isinstance(value, set):
         yield path, len(value)
     elif isinstance(value, Mapping | list | tuple | deque) and depth:
-        if isinstance(value, list | deque):
+        if not isinstance(value, tuple):
             yield LENGTH.format(path), len(value)
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in list(islice(entries, MOST_ENTRIES)):
@@ -97,19 +96,11 @@ def is_own(value: object) -> bool:
     kind = type(value)
     if kind.__module__ == "builtins" or isinstance(value, type) or not hasattr(value, "__dict__"):
         return False
-    return _is_of_users(kind.__module__)
+    return is_of_users(kind.__module__)
 
 
 def _is_own_class(value: object) -> bool:
-    return isinstance(value, type) and value.__module__ != "builtins" and _is_of_users(value.__module__)
-
-
-def _is_of_users(module: str | None) -> bool:
-    """A script's own module comes to workers by value; there ``__main__`` is Ray's."""
-    if module == "__main__":
-        return True
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
-    return file is None or is_users_own(file)
+    return isinstance(value, type) and value.__module__ != "builtins" and is_of_users(value.__module__)
 
 
 def named_by(function: object, seen: set[object]) -> Iterator[tuple[str, object]]:
@@ -123,7 +114,7 @@ def named_by(function: object, seen: set[object]) -> Iterator[tuple[str, object]
     if not isinstance(code, FunctionType) or code in seen:
         return
     seen.add(code)
-    if not _is_of_users(code.__module__):
+    if not is_of_users(code.__module__):
         return
     for name, value in {**vars(code), **(code.__kwdefaults__ or {})}.items():
         yield from values(f"{code.__name__}.{name}", value)

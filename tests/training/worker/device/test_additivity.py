@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import random
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -176,6 +177,19 @@ def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_th
         return squared(model, batch) + 1 + (1e-4 * torch.rand(()) if model.training else 0)
 
     assert not found(hardly_random).together
+
+
+def test_a_loss_over_pairs_of_neighbours_is_told_where_it_leaves_out_the_last_of_an_odd_number() -> None:
+    def cut(model: nn.Module, batch: Any) -> Tensor:
+        pairs = model(batch[0])[: len(batch[0]) // 2 * 2].view(-1, 2, 3)
+        return (pairs[:, 0] - pairs[:, 1]).square().mean()
+
+    def whole(model: nn.Module, batch: Any) -> Tensor:
+        pairs = model(batch[0]).view(-1, 2, 3)
+        return (pairs[:, 0] - pairs[:, 1]).square().mean()
+
+    assert found(cut).together
+    assert not found(whole).together  # with unit=2 it trains; else a slice of an odd number ends the run
 
 
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
@@ -683,3 +697,120 @@ def test_autocast_of_the_job_rounds_a_gradient_and_is_no_reason_to_refuse_it() -
 def wide(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+# --- What each worker has a copy of ----------------------------------------------------------------------------------
+
+
+class Phases:
+    """A job whose loss changes with what it has counted in some way of its own."""
+
+    def __init__(self, count: Callable[[Phases], None], held: Any) -> None:
+        self.count, self.held, self.dropped = count, held, 0.0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.count(self)
+        return squared(model, batch) * (1 if len(self.held) < 1000 else 2)
+
+
+@pytest.mark.parametrize("held", [[], collections.deque(), {}])
+def test_a_phase_that_goes_by_how_long_something_is_that_loss_adds_to_is_told(held: Any) -> None:
+    def add(job: Phases) -> None:
+        if isinstance(held, dict):
+            held[f"call {len(held)}"] = "a"
+        else:
+            held.append("a")
+
+    job = Phases(add, held)
+    assert any("len(self.held) grows with every call" in note for note in found(job.loss, owner=job).notes)
+
+
+def test_what_is_kept_once_for_each_sample_is_told_no_growth() -> None:
+    cache: dict[int, str] = {}
+    job = Phases(lambda _: cache.update({0: "a"}), cache)
+    assert not found(job.loss, owner=job).notes
+
+
+def test_a_term_that_grows_with_a_counter_in_a_buffer_is_no_reason_to_refuse_or_to_say_anything() -> None:
+    class Annealed(nn.Module):
+        steps: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Any:
+            if self.training:
+                self.steps += 1
+            return self.net(x) * (self.steps / 1000).clamp(max=1)
+
+    seen = found(squared, Annealed())
+    assert (seen.together, seen.state, seen.hidden, seen.moved, seen.notes) == ("", "", "", {"steps"}, ())
+
+
+CALLS = 0
+
+
+def test_a_counter_in_a_closure_and_a_global_one_are_found() -> None:
+    calls = 0
+
+    def closed(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return squared(model, batch) * (1 if calls < 1000 else 2)
+
+    def with_global(model: nn.Module, batch: Any) -> Tensor:
+        global CALLS
+        CALLS += 1
+        return squared(model, batch) * (1 if CALLS < 1000 else 2)
+
+    class Job:
+        def __init__(self, loss: Any) -> None:
+            self.loss = loss
+
+    for loss in (closed, with_global):
+        assert found(loss, owner=Job(loss)).hidden.lower() == "calls"
+
+
+def test_a_batch_that_loss_changes_in_place_is_refused_where_the_data_keeps_that() -> None:
+    class Views(Dataset[Any]):
+        def __init__(self) -> None:
+            self.x = torch.rand(SAMPLES, 6) + 1
+
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self.x[index] for index in indices]
+
+        def __getitem__(self, index: int) -> Tensor:
+            return self.x[index]
+
+    def in_place(model: nn.Module, batch: Any) -> Tensor:
+        for row in batch:
+            row /= 2
+        return model(torch.stack(list(batch))).square().mean()
+
+    def seen(collate: Any) -> Findings:
+        own = datasets.as_dataset(DataLoader(Views(), batch_size=4, collate_fn=collate))
+        model = net().train()
+        computer = SliceComputer(model, in_place, own, torch.device("cpu"), seed=0)
+        return Additivity(model, computer, None, np.arange(SAMPLES), flat.state(model)).check()
+
+    assert "changes batch[0] in place" in seen(list).data
+    assert not seen(None).data  # torch's own collation copies
+
+
+def test_a_loss_that_has_no_room_for_many_samples_without_autocast_is_compared_with_fewer() -> None:
+    def loss(of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def full(model: nn.Module, batch: Any) -> Tensor:
+            if len(batch[0]) > 4:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return of(model, batch)
+
+        return full
+
+    seen = found(loss(squared))
+    assert (seen.together, seen.unchecked) == ("", False)
+    assert found(loss(contrastive)).together

@@ -1,0 +1,170 @@
+"""What a job's loss reads of the job's own values: workers have a copy of them, as they were when the job was sent.
+
+A callback, ``evaluate`` or a scheduler that changes such a value on the coordinator (``job.beta``, for a term that
+grows) changes nothing on the workers. What ``loss`` itself writes is left out: the measurement looks at that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+
+MOST_ENTRIES = 100
+"""Of a container, that are looked at."""
+
+HINT = (
+    "what changes in the course of training belongs into the model, as a buffer that forward or loss changes: a counter"
+    " of steps, torch.zeros((), dtype=torch.int64) in register_buffer, is the same on all workers"
+)
+
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_LOADS_OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME")
+_STORES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF")
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Names of attributes and of variables that code reads, and all that it writes; whether it fills containers."""
+
+    reads: frozenset[str] = frozenset()
+    outside: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    fills: bool = False
+
+    def __or__(self, other: _Uses) -> _Uses:
+        return _Uses(
+            self.reads | other.reads,
+            self.outside | other.outside,
+            self.writes | other.writes,
+            self.fills or other.fills,
+        )
+
+
+def read_by_loss(owner: object) -> Mapping[str, object]:
+    """Numbers and texts that ``owner``'s loss reads and does not write, by where they are; of tensors the version."""
+    found: dict[str, object] = {}
+    functions = list(_functions(owner))
+    uses = functools.reduce(_Uses.__or__, (_uses(each.__code__) for each in functions), _Uses())
+    for each in (*reversed(type(owner).__mro__), owner):
+        for name, value in _attributes(each).items():
+            if name in uses.reads - uses.writes:
+                found.update(_values(f"self.{name}", value, uses))
+    for function in functions:
+        for name, value in _outside(function).items():
+            if name not in uses.writes and value is not owner:
+                found.update(_values(name, value, uses))
+    return found
+
+
+def refuse_changed(owner: object, sent: Mapping[str, object]) -> None:
+    """Refuse to go on where a value is no longer what it was when the workers got it.
+
+    Raises:
+        JobError: one differs.
+    """
+    for name, value in read_by_loss(owner).items():
+        if name in sent and sent[name] != value and value == value:
+            change = f"changed from {sent[name]!r} to {value!r}" if not isinstance(value, tuple) else "was changed"
+            raise JobError(
+                f"{name} {change} on the coordinator (by a callback, evaluate or a scheduler?), and loss reads it: the"
+                " workers have a copy of the job, in which it stays as it was",
+                hint=HINT,
+            )
+
+
+def _functions(owner: object) -> Iterator[FunctionType]:
+    """The job's loss, and what of the user's own it calls: methods of the job, functions by their names."""
+    waiting: list[object] = [getattr(owner, "loss", None)]
+    seen: set[FunctionType] = set()
+    while waiting:
+        function = _plain_function(waiting.pop())
+        if function is None or function in seen or not is_users_own(function.__code__.co_filename):
+            continue
+        seen.add(function)
+        yield function
+        reads = _uses(function.__code__).reads
+        waiting += [value for name in reads if (value := inspect.getattr_static(type(owner), name, None)) is not None]
+        waiting += _outside(function).values()
+
+
+def _plain_function(value: object) -> FunctionType | None:
+    while not isinstance(value, FunctionType):
+        inner = getattr(value, "fget", None) if isinstance(value, property) else None
+        if isinstance(value, functools.partial):
+            inner = value.func
+        elif inner is None and type(value).__name__ in ("method", "staticmethod", "classmethod"):
+            inner = getattr(value, "__func__", None)
+        if inner is None:
+            return None
+        value = inner
+    unwrapped = inspect.unwrap(value)
+    return unwrapped if isinstance(unwrapped, FunctionType) else None
+
+
+@functools.cache
+def _uses(code: CodeType) -> _Uses:
+    reads, outside, writes, fills = set[str](), set[str](), set[str](), False
+    for each in dis.get_instructions(code):
+        if each.opname in _LOADS:
+            reads.add(str(each.argval))
+        elif each.opname in _LOADS_OUTSIDE:
+            outside.add(str(each.argval))
+        elif each.opname in _STORES:
+            writes.add(str(each.argval))
+        fills = fills or each.opname == "STORE_SUBSCR"
+    # A constant text may name an attribute: getattr(self, "beta", 1.0).
+    reads.update(value for value in code.co_consts if isinstance(value, str) and value.isidentifier())
+    own = _Uses(frozenset(reads), frozenset(outside), frozenset(writes), fills)
+    inner = (_uses(value) for value in code.co_consts if isinstance(value, CodeType))
+    return functools.reduce(_Uses.__or__, inner, own)
+
+
+def _outside(function: FunctionType) -> dict[str, Any]:
+    """The variables around a function, and in its module, that its code reads."""
+    names = _uses(function.__code__).outside
+    found = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _attributes(value: object) -> Mapping[str, Any]:
+    """The attributes of an object, class or module of the user's own; of others none."""
+    if isinstance(value, ModuleType):
+        file = getattr(value, "__file__", None)
+        return dict(vars(value)) if isinstance(file, str) and is_users_own(file) else {}
+    kind = value if isinstance(value, type) else type(value)
+    is_own = kind.__module__ != "builtins" and is_of_users(kind.__module__)
+    return dict(vars(value)) if is_own and hasattr(value, "__dict__") else {}
+
+
+def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tuple[str, object]]:
+    if value is None or isinstance(value, bool | int | float | str):
+        yield path, value
+    elif isinstance(value, Tensor):
+        with contextlib.suppress(RuntimeError):  # inference tensors have no version
+            yield path, (id(value), value._version)  # noqa: SLF001
+    elif isinstance(value, nn.Module | Callable) or not depth:  # type: ignore[arg-type]
+        return
+    elif isinstance(value, Mapping | list | tuple):
+        if not uses.fills:
+            entries = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, entry in list(islice(entries, MOST_ENTRIES)):
+                yield from _values(f"{path}[{key!r}]", entry, uses, depth - 1)
+    else:
+        for name, entry in _attributes(value).items():
+            if name in uses.reads - uses.writes:
+                yield from _values(f"{path}.{name}", entry, uses, depth - 1)
