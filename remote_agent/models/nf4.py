@@ -132,6 +132,7 @@ class Nf4Linear(nn.Module):
     codes: Tensor
     largest: Tensor
     nf4_digest: Tensor
+    bias: Tensor
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -142,7 +143,8 @@ class Nf4Linear(nn.Module):
         self.register_buffer("largest", largest, persistent=False)
         self.register_buffer(DIGEST, _digest(codes, largest))
         self.has_bias = "bias" in dict(layer.named_parameters())
-        self.bias = layer.bias
+        bias: Any = layer.bias
+        self.bias = bias
 
     @property
     def matrix(self) -> Tensor:
