@@ -154,6 +154,7 @@ def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: 
     from safetensors.torch import save_file
 
     from remote_agent.models.adapters import adapters_of
+    from remote_agent.models.linear import is_transposed
 
     layers = adapters_of(model)
     tensors = {}
@@ -173,6 +174,7 @@ def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: 
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
+        "fan_in_fan_out": any(is_transposed(layer.base) for layer in layers.values()),
         "target_modules": sorted(layers),
     }
     (into / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

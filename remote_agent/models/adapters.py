@@ -8,15 +8,16 @@ step is computed with the model as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
+from remote_agent.models.linear import is_linear, is_transposed, matrix_of, put_matrix
 from remote_agent.models.nf4 import Nf4Linear
 
 _HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
@@ -39,21 +40,39 @@ class LoraLinear(nn.Module):
         alpha: the adapter counts ``alpha / rank`` times.
     """
 
-    def __init__(self, base: nn.Linear | Nf4Linear, rank: int, alpha: float) -> None:
+    def __init__(self, base: nn.Module, rank: int, alpha: float) -> None:
         super().__init__()
         self.base, self.rank, self.scale = base, rank, alpha / rank
+        shape = base.shape if isinstance(base, Nf4Linear) else matrix_of(base).shape
+        self.out_features, self.in_features = shape
         self.begin()
 
     def begin(self) -> None:
         """Have new adapters: A of random numbers, and B of zeros."""
-        self.lora_a = nn.Parameter(torch.empty(self.rank, self.base.in_features))
-        self.lora_b = nn.Parameter(torch.zeros(self.base.out_features, self.rank))
+        self.lora_a = nn.Parameter(torch.empty(self.rank, self.in_features))
+        self.lora_b = nn.Parameter(torch.zeros(self.out_features, self.rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
         given: Tensor = self.base(x)
         added = functional.linear(functional.linear(x.to(self.lora_a.dtype), self.lora_a), self.lora_b)
         return given + self.scale * added.to(given.dtype)
+
+    @property
+    def matrix(self) -> Tensor:
+        """What it multiplies by, with the adapter: ``(out_features, in_features)``."""
+        base, added = matrix_of(self.base), self.scale * (self.lora_b @ self.lora_a)
+        return (base + added).to(base.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """For code that reads the layer's weight in the place of calling it, as Mamba's and torch's attention do."""
+        return self.matrix.t() if is_transposed(self.base) else self.matrix
+
+    @property
+    def bias(self) -> Any:
+        """The layer's own."""
+        return self.base.bias
 
 
 def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets: tuple[str, ...] = ()) -> nn.Module:
@@ -69,18 +88,8 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     Raises:
         CannotAdapt: there is no layer of such a name, or none of such a rank.
     """
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        # nn.MultiheadAttention computes with the weight of its output layer, and never calls that layer.
-        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
-    }
+    linear = {name: module for name, module in model.named_modules() if is_linear(module)}
     known = sorted({_last(name) for name in linear})
-    transposed = [name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"]
-    if transposed and (not targets or {_last(name) for name in transposed} & set(targets)):
-        cause = f"a {type(model).__name__} has Conv1D in the place of linear layers ({transposed[0]}), as GPT-2 does"
-        hint = "adapters and four bits are for nn.Linear: train it with lora_rank=0, or take another model"
-        raise CannotAdapt(cause, hint=hint)
     if not linear:
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
     for target in targets:
@@ -91,7 +100,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     if not targets and _HEADS.issuperset(known):
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
-    _refuse_bypassed(model, [name for name in linear if four_bits or not targets or _last(name) in targets])
+    _refuse_rescaled(model)
     if four_bits:
         _refuse_unquantized(model, linear)
     _refuse_rank(rank, [layer for name, layer in linear.items() if not targets or _last(name) in targets])
@@ -100,14 +109,14 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         parameter.requires_grad_(False)
     for name, layer in linear.items():
         is_head = _last(name) in _HEADS or layer.weight in tied
-        base: nn.Linear | Nf4Linear = Nf4Linear(layer) if four_bits and not is_head else layer
+        base: nn.Module = Nf4Linear(layer) if four_bits and not is_head else layer
         chosen = _last(name) in targets if targets else not is_head
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
     return model
 
 
-def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Linear]) -> None:
+def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Module]) -> None:
     """Refuse four bits for a model of which much is held otherwise, as experts in one parameter are.
 
     Raises:
@@ -122,28 +131,24 @@ def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Linear]) -> No
         raise CannotAdapt(f"{cause} {max(sizes, key=sizes.__getitem__)}", hint="train it with quantize=none")
 
 
-def _refuse_bypassed(model: nn.Module, names: Collection[str]) -> None:
-    """Refuse to replace layers whose weights a module reads without calling them: it fails, or is wrong in evaluation.
+def _refuse_rescaled(model: nn.Module) -> None:
+    """Refuse a model that changes its weights in place in evaluation: it would change a copy.
 
     Raises:
-        CannotAdapt: one of ``names`` is such a layer.
+        CannotAdapt: it is one.
     """
-    for name in names:
-        owner = model.get_submodule(name.rpartition(".")[0])
-        if isinstance(owner, nn.TransformerEncoderLayer):
-            raise CannotAdapt(
-                f"{name}: torch's TransformerEncoderLayer reads the weights of its layers itself, past an adapter",
-                hint="name other layers with lora_targets (with quantize=none), or train it with lora_rank=0",
-            )
+    if any(hasattr(module, "_rescale_layers") for module in model.modules()):
+        cause = f"a {type(model).__name__} rescales its weights in evaluation, which does not work beside adapters"
+        raise CannotAdapt(cause, hint="train it with lora_rank=0, or take another model")
 
 
-def _refuse_rank(rank: int, layers: Sequence[nn.Linear]) -> None:
+def _refuse_rank(rank: int, layers: Sequence[nn.Module]) -> None:
     """Refuse a rank that no layer can have; a larger one costs memory and gives nothing.
 
     Raises:
         CannotAdapt: it is.
     """
-    most = max(min(layer.in_features, layer.out_features) for layer in layers)
+    most = max(min(matrix_of(layer).shape) for layer in layers)
     if rank > most:
         raise CannotAdapt(f"lora_rank={rank}: no layer has a rank above {most}", hint=f"set lora_rank={most} or less")
 
@@ -164,8 +169,7 @@ def merge(model: nn.Module) -> nn.Module:
         base = layer.base if isinstance(layer, LoraLinear) else layer
         plain = base.dense() if isinstance(base, Nf4Linear) else base
         if isinstance(layer, LoraLinear):
-            weight = plain.weight.float() + layer.scale * (layer.lora_b @ layer.lora_a).float()
-            plain.weight = nn.Parameter(weight.to(plain.weight.dtype))
+            put_matrix(plain, layer.matrix)
         setattr(model.get_submodule(name.rpartition(".")[0]), _last(name), plain)
     return model
 

@@ -7,12 +7,15 @@ bytes a number. Two numbers make a byte, the first in its higher half. That is b
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from remote_agent.models.linear import blank, is_transposed, matrix_of, put_matrix
 
 BLOCK = 64
 
@@ -63,10 +66,22 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def dequantize(codes: Tensor, largest: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """The weight that :func:`quantize` made ``codes`` and ``largest`` of, nearly."""
-    values = torch.tensor(VALUES, dtype=torch.float32, device=codes.device)
-    both = torch.stack((codes >> 4, codes & 15), dim=1).view(-1)
-    flat = functional.pad(values[both.int()], (0, -both.numel() % BLOCK)).view(-1, BLOCK) * largest[:, None]
-    return flat.view(-1)[: shape.numel()].view(shape).to(dtype)
+    pairs = torch.index_select(_pairs(codes.device), 0, codes.int()).view(torch.float32)
+    flat = functional.pad(pairs, (0, -pairs.numel() % BLOCK)) if pairs.numel() % BLOCK else pairs
+    blocks = flat.view(-1, BLOCK) * largest[:, None]
+    return blocks.view(-1)[: shape.numel()].view(shape).to(dtype)
+
+
+@functools.cache
+def _pairs(device: torch.device) -> Tensor:
+    """The two values of each byte, taken together as one number of 8 bytes: so a byte is one look-up.
+
+    It is made once for each device, since bringing numbers to a GPU waits for all work given to it.
+    """
+    with torch.inference_mode(False):
+        values = torch.tensor(VALUES, dtype=torch.float32)
+        both = torch.stack((values.repeat_interleave(16), values.repeat(16)), dim=1)
+        return both.view(torch.int64).view(-1).to(device)
 
 
 def _digest(codes: Tensor, largest: Tensor) -> Tensor:
@@ -109,27 +124,42 @@ class Nf4Linear(nn.Module):
 
     The codes are in no state dict: they are made from the weights that the job's model begins with. Their digest is, so
     that adapters never come to stand beside another base than the one that they were trained with.
+
+    Args:
+        layer: torch's, or a ``Conv1D``; see :mod:`~remote_agent.models.linear`.
     """
 
     codes: Tensor
     largest: Tensor
     nf4_digest: Tensor
+    bias: Tensor
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        codes, largest = quantize(linear.weight)
+        matrix = matrix_of(layer)
+        self.shape, self.transposed = matrix.shape, is_transposed(layer)
+        codes, largest = quantize(matrix)
         self.register_buffer("codes", codes, persistent=False)
         self.register_buffer("largest", largest, persistent=False)
         self.register_buffer(DIGEST, _digest(codes, largest))
-        self.has_bias = "bias" in dict(linear.named_parameters())
-        self.bias = linear.bias
+        self.has_bias = "bias" in dict(layer.named_parameters())
+        bias: Any = layer.bias
+        self.bias = bias
+
+    @property
+    def matrix(self) -> Tensor:
+        """``(out_features, in_features)``, in float32."""
+        return dequantize(self.codes, self.largest, self.shape, torch.float32)
+
+    @property
+    def weight(self) -> Tensor:
+        """For code that reads the layer's weight in the place of calling it."""
+        return self.matrix.t() if self.transposed else self.matrix
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        shape = torch.Size((self.out_features, self.in_features))
-        result: Tensor = _Multiply.apply(x, self.codes, self.largest, shape)  # type: ignore[no-untyped-call]
+        result: Tensor = _Multiply.apply(x, self.codes, self.largest, self.shape)  # type: ignore[no-untyped-call]
         return result + self.bias.to(result.dtype) if self.has_bias else result
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
@@ -141,11 +171,10 @@ class Nf4Linear(nn.Module):
         if prefix + DIGEST in missing:
             missing.remove(prefix + DIGEST)  # state dicts had none before
 
-    def dense(self) -> nn.Linear:
-        """A plain layer with the weight that this one has, in float32."""
-        plain = nn.Linear(self.in_features, self.out_features, bias=self.has_bias)
-        shape = torch.Size((self.out_features, self.in_features))
-        plain.weight = nn.Parameter(dequantize(self.codes, self.largest, shape, torch.float32))
+    def dense(self) -> nn.Module:
+        """A layer as the one that was quantized, with the weight that this one has, in float32."""
+        plain = blank(*self.shape, transposed=self.transposed)
+        put_matrix(plain, self.matrix)
         if self.has_bias:
             plain.bias = self.bias
         return plain

@@ -101,6 +101,7 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
     calls = _Calls([], {}, {})
 
     def called(number: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        _refuse_recomputed(number)
         watching.block = number
         calls.order.append(number)
         calls.inputs[number] = _travelling(number, args, kwargs)
@@ -122,6 +123,20 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
         inputs=tuple(calls.inputs[number] for number in range(len(blocks))),
         parts=tuple(calls.parts[number] for number in range(len(blocks))),
     )
+
+
+def _refuse_recomputed(number: int) -> None:
+    """Refuse checkpointing around a block: it would call the block again after the pass, with what the model gave it.
+
+    Raises:
+        CannotCut: a block is called within it.
+    """
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - there is no public name
+    if hooks(False) is not None or not torch.is_grad_enabled():  # of both kinds of torch.utils.checkpoint
+        raise CannotCut(
+            f"the model calls block {number} within activation checkpointing of its own",
+            hint="leave it out (gradient_checkpointing_disable()), and set activation_checkpointing=true",
+        )
 
 
 @contextlib.contextmanager

@@ -129,8 +129,15 @@ def test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered: Ordered, 
     model = job.create_model(made.factory, config.seed, config)
     expected = plain(made.factory, config, 3)
     wanted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert len(wanted) == (4 * 2 * 2 if given else 39)
+    layers = 4 if "model" in given else 2
+    assert len(wanted) == (4 * layers * 2 if given else 39)
     assert_close({name: found[name] for name in wanted}, {name: expected[name] for name in wanted})
+
+
+def test_so_they_do_with_gpt_2s_layers_in_four_bits(ordered: Ordered, tmp_path: Path) -> None:
+    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    given = {"lora_rank": 4, "quantize": "nf4", "model": tiny_models.save(tmp_path / "gpt2", "GPT2", **still)}
+    test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered, given)
 
 
 CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -108,6 +108,22 @@ def test_an_adapter_is_read_by_peft_and_merged_gives_the_same(
     assert (logits(adapted) - logits(trained)).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("quantize", ["none", "nf4"])
+def test_so_it_is_for_gpt_2_whose_weights_are_transposed(tmp_path: Path, quantize: str) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    model = text_beside(tiny_models.save(tmp_path / "gpt2", "GPT2"))
+    place, trained = run_of(tmp_path, model, lora_rank=4, quantize=quantize)
+    merged = AutoModelForCausalLM.from_pretrained(exported(place, "merged"))
+    assert (logits(merged) - logits(trained)).abs().max() < 1e-5
+    if quantize == "none":
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        assert (logits(base) - logits(trained)).abs().max() > 1e-3, "the adapter does something"
+        adapted = peft.PeftModel.from_pretrained(base, exported(place, "peft"))
+        assert (logits(adapted) - logits(trained)).abs().max() < 1e-5
+
+
 def test_merged_into_four_bits_gives_what_the_run_gave(tmp_path: Path, model: Path) -> None:
     from transformers import AutoModelForCausalLM
 

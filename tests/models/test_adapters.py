@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt
+from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt, merge
 from remote_agent.models.nf4 import VALUES, Nf4Linear, dequantize, quantize
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
@@ -165,27 +165,51 @@ class _Attending(nn.Module):
         return found
 
 
+def _blocks() -> list[nn.Module]:
+    return [nn.MultiheadAttention(8, 2, batch_first=True), nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)]
+
+
 @pytest.mark.parametrize("training", [True, False])
-def test_torchs_own_attention_works_beside_adapters(training: bool) -> None:
-    model = _Attending(nn.MultiheadAttention(8, 2, batch_first=True)).train(training)
+@pytest.mark.parametrize("block", [0, 1])
+def test_torchs_own_attention_reads_the_weights_with_their_adapters(block: int, training: bool) -> None:
+    """It never calls its output layer, and in evaluation a whole encoder layer calls none of its layers."""
+    torch.manual_seed(6)
+    model = _Attending(_blocks()[block]).train(training)
     x = torch.randn(2, 3, 4)
+    before = model(x)
+    adapt(model, four_bits=False, rank=2, alpha=2.0)
+    torch.testing.assert_close(model(x), before)
+    model(x).square().sum().backward()
+    assert not [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
+    changed = _with_other_adapters(model)
     with torch.no_grad():
-        before = model(x)
-        adapt(model, four_bits=False, rank=2, alpha=2.0)
-        torch.testing.assert_close(model(x), before)
+        found = changed(x)
+        assert not torch.allclose(found, before)
+        torch.testing.assert_close(merge(changed)(x), found)
 
 
-def test_a_layer_that_reads_weights_past_adapters_is_refused() -> None:
-    def made() -> nn.Module:
-        return _Attending(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
-
-    for four_bits, targets in ((False, ()), (False, ("linear1",)), (True, ("up",))):
-        with pytest.raises(CannotAdapt, match=r"block\.linear1: torch's TransformerEncoderLayer") as refused:
-            adapt(made(), four_bits=four_bits, rank=2, alpha=2.0, targets=targets)
-        assert "lora_targets" in refused.value.hint
-    model = adapt(made(), four_bits=False, rank=2, alpha=2.0, targets=("up",)).eval()
+def _with_other_adapters(model: nn.Module) -> nn.Module:
     with torch.no_grad():
-        assert model(torch.randn(2, 3, 4)).shape == (2, 3, 8)
+        for name, parameter in model.named_parameters():
+            if name.endswith("lora_b"):
+                parameter.normal_(std=0.3)
+    return model
+
+
+class _Doubling(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_layer_with_a_forward_of_its_own_is_left_alone() -> None:
+    def made() -> nn.ModuleDict:
+        return nn.ModuleDict({"router": _Doubling(8, 8), "up": nn.Linear(64, 64)})
+
+    adapted: Any = adapt(made(), four_bits=True, rank=2, alpha=2.0)
+    assert type(adapted["router"]) is _Doubling
+    assert type(adapted["up"]) is LoraLinear
+    with pytest.raises(CannotAdapt, match="no linear layer of that name"):
+        adapt(made(), four_bits=False, rank=2, alpha=2.0, targets=("router",))
 
 
 class _Experts(_Model):
@@ -203,17 +227,78 @@ def test_four_bits_are_refused_where_much_is_in_no_linear_layer() -> None:
     adapt(_Experts(), four_bits=False, rank=2, alpha=2.0)
 
 
-class Conv1D(nn.Module):
-    """As transformers' layer of this name."""
+def _gpt2() -> Any:
+    """Its layers are Conv1D, whose weight is a linear layer's transposed."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 11, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    torch.manual_seed(7)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).eval()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(8, 8))
+
+IDS = torch.tensor([[1, 2, 3, 4, 5]])
 
 
-def test_gpt_2s_layers_are_named_as_what_they_are() -> None:
-    model = nn.ModuleDict({"c_attn": Conv1D(), "lm_head": nn.Linear(8, 11)})
-    with pytest.raises(CannotAdapt, match=r"Conv1D in the place of linear layers \(c_attn\)"):
+def _dense(model: Any, adapted: Any, four_bits: bool) -> Any:
+    """``model`` with trained matrices beside its weights, by plain torch functions on a copy of each weight."""
+    layers = {name: layer for name, layer in adapted.named_modules() if isinstance(layer, LoraLinear)}
+    for name, layer in layers.items():
+        plain = model.get_submodule(name)
+        weight = plain.weight.detach().clone()
+        if four_bits:
+            matrix = weight.t().contiguous()
+            weight = dequantize(*quantize(matrix), matrix.shape, torch.float32).t()
+        a, b = (nn.Parameter(each.detach().clone()) for each in (layer.lora_a, layer.lora_b))
+        plain.a, plain.b = a, b
+
+        def forward(x: Tensor, weight: Tensor = weight, plain: Any = plain) -> Tensor:
+            found: Tensor = x @ (weight + 2 * (plain.b @ plain.a).t()) + plain.bias
+            return found
+
+        plain.forward = forward
+    return model
+
+
+@pytest.mark.parametrize("four_bits", [False, True])
+def test_gpt_2s_adapters_are_trained_as_those_of_a_dense_model(four_bits: bool) -> None:
+    model = _gpt2()
+    adapted = _with_other_adapters(adapt(_gpt2(), four_bits=four_bits, rank=2, alpha=4.0))
+    dense = _dense(model, adapted, four_bits)
+    names = [name for name, layer in adapted.named_modules() if isinstance(layer, LoraLinear)]
+    assert len(names) == 8, "c_attn, c_proj, c_fc and c_proj of two blocks"
+    ours = [each for each in adapted.parameters() if each.requires_grad]
+    theirs = [each for name in names for each in (dense.get_submodule(name).a, dense.get_submodule(name).b)]
+    for parameters, one in ((ours, adapted), (theirs, dense)):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            one(input_ids=IDS, labels=IDS).loss.backward()
+            optimizer.step()
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        logits = adapted(input_ids=IDS).logits
+        merged: Any = merge(adapted)
+        torch.testing.assert_close(merged(input_ids=IDS).logits, logits, atol=1e-5, rtol=1e-5)
+    shapes = {name: each.shape for name, each in _gpt2().state_dict().items()}
+    assert {name: each.shape for name, each in merged.state_dict().items()} == shapes
+
+
+def test_mambas_layers_give_their_weights_with_the_adapters() -> None:
+    """It reads the weight of a layer in the place of calling it."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MambaConfig(vocab_size=11, hidden_size=8, num_hidden_layers=2, state_size=2, use_cache=False)
+    model = transformers.MambaForCausalLM(config).eval()
+    before = model(input_ids=IDS).logits
+    adapt(model, four_bits=False, rank=2, alpha=2.0)
+    torch.testing.assert_close(model(input_ids=IDS).logits, before)
+    model(input_ids=IDS).logits.square().sum().backward()
+    assert not [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
+
+
+def test_a_model_that_changes_its_weights_in_evaluation_is_refused() -> None:
+    model = nn.ModuleDict({"up": nn.Linear(4, 4)})
+    vars(model)["_rescale_layers"] = lambda: None  # as Rwkv
+    with pytest.raises(CannotAdapt, match="rescales its weights"):
         adapt(model, four_bits=False, rank=2, alpha=2.0)
 
 

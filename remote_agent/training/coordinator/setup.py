@@ -274,7 +274,7 @@ def opened(
         plateau=optimizer.plateau,
         rates=rates,
         foreseen=_foreseen(request, planned, time.monotonic() - known.began),
-        first_weights=flat.kept(model),
+        first_weights=flat.carried(model),
     )
     if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
         computing = {member.host for member in members}

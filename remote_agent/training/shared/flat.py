@@ -108,6 +108,11 @@ def kept(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
+def carried(model: nn.Module) -> dict[str, Tensor]:
+    """What another process needs to go on: what is :func:`kept`, and trained weights that a state dict leaves out."""
+    return {**{name: each.detach() for name, each in trained(model).items()}, **kept(model)}
+
+
 def fingerprint(tensor: Tensor) -> str:
     """Says of two tensors whether they are the same, to the bit."""
     numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -90,7 +90,7 @@ class StageEngine(WaitingEngine):
         parts = self._blocks.parts
         assert parts is not None, "it was measured"
         used = part_of(parts, bounds, stage).tensors()
-        return {name: flat.fingerprint(each) for name, each in flat.kept(parts.model).items() if name in used}
+        return {name: flat.fingerprint(each) for name, each in flat.carried(parts.model).items() if name in used}
 
     def take(self, role: StageRole, weights: StageWeights, done: int, state: Packed) -> Failed | StageBroken | None:
         """Hold a stage's weights alone, and connect to the other stages.

@@ -48,7 +48,7 @@ def bring(model: nn.Module, weights: StageWeights) -> None:
         ValueError: they are of another model.
         JobError: they belong beside other frozen weights.
     """
-    own = flat.kept(model)
+    own = flat.carried(model)
     with torch.no_grad():
         for name, (dtype, numbers) in weights.items():
             given = flat.from_bytes(numbers.copy(), getattr(torch, dtype.removeprefix("torch.")))

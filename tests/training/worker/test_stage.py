@@ -235,6 +235,44 @@ def test_workers_that_get_other_stages_go_on_as_if_nothing_was(job: Job) -> None
     assert_close(found, {name: expected[name] for name in found})
 
 
+class _Leaving(nn.Sequential):
+    """Its state dict leaves out a weight that is trained."""
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        found = super().state_dict(*args, **options)
+        del found["2.weight"]
+        return found
+
+
+class Leaving(Job):
+    def create_model(self) -> nn.Module:
+        return _Leaving(*(nn.Linear(16, 16) for _ in range(4)))
+
+    layers = None  # type: ignore[assignment]
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return (model(batch[0]) - batch[0]).square().mean()
+
+    def create_data(self) -> Any:
+        return torch.utils.data.TensorDataset(torch.randn(60, 16, generator=torch.Generator().manual_seed(2)))
+
+
+def test_a_trained_weight_that_the_state_dict_leaves_out_goes_on_too() -> None:
+    job, config = Leaving(), _config(micro_batch=5)
+    with LocalPipeline(job, config, (0, 1, 4), settled=True) as pipeline:
+        pipeline.train(4)
+        pipeline.cut_anew((0, 3, 4))
+        found = pipeline.train(3)
+        (parts, _) = pipeline.workers
+        worker = cast("StageEngine", SimpleNamespace(_blocks=SimpleNamespace(parts=parts)))
+        assert "2.weight" in StageEngine.fingerprints(worker, (0, 3, 4), 0), "a host that has another one is found"
+    expected = plain(job, config, 7)
+    assert_close({name: each for name, each in found.items() if name in expected}, expected)
+
+
 def test_a_worker_that_has_no_stage_any_more_has_the_model_as_the_job_gives_it() -> None:
     job, config = Big(), _config(quantize="nf4", lora_rank=2)
     with LocalPipeline(job, config, (0, 2, 6)) as pipeline:
