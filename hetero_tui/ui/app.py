@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
@@ -241,7 +241,7 @@ class HeteroApp(MachineActions):
         if is_back and self._dirty:
             self.call_later(self.redraw)
 
-    # --- Leaving, colours, the palette --------------------------------------------------------------------------------
+    # --- Leaving ------------------------------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
         self.action_detach()
@@ -282,42 +282,6 @@ class HeteroApp(MachineActions):
         """Leave for the demo, which the caller starts."""
         self.wants_demo = True
         self.exit()
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The command palette's entries: views, hosts, runs, our keys by name, and the other colours."""
-        for number, word in VIEWS.items():
-            yield SystemCommand(word, f"View {number}", lambda number=number: self.call_later(self.action_view, number))
-        state = self._intents.state
-        for host in state.hosts:
-            yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
-        for run in reversed(state.listed_runs or ()):
-            about = f"Run, {run.state} at step {run.step:,}"
-            yield SystemCommand(
-                run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
-            )
-        for key in (*self._allowed, *self._more_keys, self._quit_key):
-            if key.action != "command_palette":
-                where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
-                about = f"{key.help} (key {key.key}{where})"
-                yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))
-        yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
-
-    async def _command(self, key: Key) -> None:
-        """What the key does; where it is none of this view's, the view that it is of: what it is about is seen then."""
-        if self.main.number in key.views:
-            await self.run_action(key.action)
-        else:
-            await self.action_view(min(key.views))
-
-    def _show_host(self, name: str) -> None:
-        self.main.hosts.rows.mark(name)
-        self.call_later(self.action_view, 1)
-
-    def action_colours(self) -> None:
-        self._palette = PALETTES[(PALETTES.index(self._palette) + 1) % len(PALETTES)]
-        self.ansi_color = not self._palette.background.startswith("#")
-        self.theme = self._palette.name
-        self.redraw()
 
     # --- On start, and when the inventory changes ---------------------------------------------------------------------
 

@@ -96,13 +96,6 @@ class MachineActions(Actions):
         machines = self._machines()
         return machines if self._read(machines.hosts) is not None else None
 
-    def _read(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except HeteroTuiError as error:
-            self._say(str(error))
-            return None
-
     def _writer(self, machines: Machines, *, is_new: bool) -> Callable[[MachineOrder], Awaitable[str]]:
         """Looks at a machine where how it is reached is new, and writes it; the answer says why it was not."""
         from hetero_tui.machines import fields_of

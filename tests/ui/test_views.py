@@ -340,6 +340,18 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
 
 
+async def test_the_list_of_runs_says_whose_runs_it_may_lack(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.training()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        assert "nas does not answer: its runs may be missing here" in text_of(app)
+        app.intents.change(scenarios.listed(scenarios.up()))
+        app.redraw()
+        await pilot.pause()
+        assert "does not answer" not in text_of(app)
+
+
 async def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took(scenarios, open_app) -> None:
     state = scenarios.listed(scenarios.up())
     runs = tuple(replace(run, ended=run.ended + 3000.0, away_s=3000.0) for run in state.runs)
