@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
@@ -30,6 +31,7 @@ from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred
+from hetero_tui.ui.plain import has_signs
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
@@ -142,7 +144,7 @@ class HeteroApp(MachineActions):
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
-        self.set_class(preferences.ascii, "plain")
+        self.set_class(preferences.ascii or not has_signs(sys.__stderr__), "plain")  # Textual draws on stderr
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------

@@ -337,6 +337,9 @@ def test_details_of_an_unfit_host_say_what_is_missing(scenarios) -> None:
 def test_farewells(scenarios) -> None:
     assert farewell(scenarios.finished(), "") == "The cluster stays up. End it with: hetero-tui down"
     assert farewell(scenarios.probed(), "probing") == ""
+    for state in (scenarios.training(), scenarios.finished()):
+        away = tuple(replace(host, state=HostState.UNREACHABLE) for host in state.hosts)
+        assert "is not known" in farewell(replace(state, hosts=away), "")
     assert farewell(scenarios.training(), "stopping") == "Interrupted while stopping: `hetero-tui down` finishes it"
 
 

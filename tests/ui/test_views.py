@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from dataclasses import replace
 from datetime import UTC
 
@@ -535,6 +537,20 @@ def test_no_two_keys_clash_in_any_view() -> None:
 
 def test_ascii_stands_for_every_sign_of_ours_one_for_one() -> None:
     assert to_ascii("● ◐ ━╸─ ⢣⠑ █▓▒· ╭╮ ✔ é") == "* % =-- '' #=-. ++ + é"
+
+
+async def test_a_terminal_whose_encoding_lacks_our_signs_gets_plain_characters(
+    scenarios, open_app, monkeypatch
+) -> None:
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding="latin-1", errors="backslashreplace")
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    assert open_app(scenarios.training()).has_class("plain")
+    terminal.write("╭ ü 東")
+    terminal.flush()
+    assert written.getvalue() == "? ü ?".encode("latin-1"), "no cell more than there were"
+    monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(written, encoding="utf-8"))
+    assert not open_app(scenarios.training()).has_class("plain")
 
 
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:
