@@ -357,8 +357,8 @@ class HeteroApp(MachineActions):
             had = bool(self._intents.state.hosts)
             if not await self._open_anew():
                 if had:
-                    mistakes = "; ".join(self._mistakes)
-                    self._tell(f"The inventory has mistakes, and the machines stay as they were: {mistakes}", Level.BAD)
+                    why = "; ".join(self._mistakes)
+                    self._tell(f"The inventory can't be used, and the machines stay as they were: {why}", Level.BAD)
                 continue
             self._tell("The inventory was read again.", Level.GOOD)
             if self._intents.state.hosts:

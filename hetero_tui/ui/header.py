@@ -253,7 +253,7 @@ def age_of(time: float, state: State, now: float) -> float:
 
 
 def _is_out_of_sight(state: State, now: float) -> bool:
-    """Whether this computer hears nothing of the head: it slept, or its link is broken. Steps may be made all the same."""
+    """Whether this computer hears nothing of the head, as after it slept: steps may be made all the same."""
     head = state.host(state.head) if state.head is not None else None
     return head is not None and (head.state is HostState.UNREACHABLE or is_stale(head, now))
 

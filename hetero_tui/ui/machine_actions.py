@@ -10,7 +10,7 @@ from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
 from hetero_tui.state import HostView
 from hetero_tui.ui import guards, outside
-from hetero_tui.ui.actions import Actions, T
+from hetero_tui.ui.actions import Actions
 
 if TYPE_CHECKING:
     from hetero_tui.errors import HostKeyUnknown

@@ -239,7 +239,7 @@ async def test_the_question_before_a_teardown_says_how_things_are_and_not_how_th
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
 async def test_what_is_said_lies_over_no_button_of_a_dialog(size, scenarios, open_app) -> None:
     app = open_app(scenarios.training())
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.press("t")
         assert toasts(app) == ["text-7f3 is still training. Press s to stop it first."]
         await pilot.press("D")

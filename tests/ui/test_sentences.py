@@ -145,7 +145,7 @@ def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None
 def heard_of(scenarios, later: float) -> State:
     """The scenario ``training`` so many seconds later: no step was made since, and the head has said so."""
     now = scenarios.NOW + later
-    sample = replace(scenarios.sample("mercer", 0.84, 9.1, 12.0), time=now)
+    sample = replace(scenarios.sample("mercer", 0.84, 9.1, 12.0), time=now + 1)  # its clock is ahead, as it was
     return apply(scenarios.training(), HostSampled(time=now, host="mercer", sample=sample))
 
 

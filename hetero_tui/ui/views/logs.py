@@ -145,10 +145,10 @@ class LogsPane(Pane):
     def _empty(self, view: View) -> str:
         if self.entries:
             return "Nothing matches."
-        if not self.run and view.run is None:
-            return "No run yet: there is nothing to read."
-        if self.reading == READING or not self.run:
+        if self.reading == READING or (not self.run and view.run is not None):
             return "Waiting for the first line."
+        if not self.run:
+            return "No run yet: there is nothing to read."
         return f"{self.run} logged nothing{f' on {self.host}' if self.host else ''}."
 
     def start_filter(self) -> None:
