@@ -82,7 +82,7 @@ async def attend(
     def lost(cause: str) -> None:
         nonlocal broken
         if not broken:
-            notice(Level.WARNING, f"lost sight of {run}: {cause}; it goes on, and so do we")
+            notice(Level.WARNING, f"the events of {run} can't be read: {cause}; reading goes on once {head} answers")
         broken = True
 
     missed = _Missed(recovery)
@@ -111,7 +111,7 @@ async def attend(
                     async for line, event in coming:
                         if broken:
                             broken = False
-                            notice(Level.GOOD, f"{run} is in sight again")
+                            notice(Level.GOOD, f"the events of {run} are read again")
                         if compares and event.seq <= shown:
                             if seen.same(line, event.seq):
                                 continue

@@ -132,8 +132,9 @@ class Actions(ViewActions):
         def begin() -> None:
             self._operations.begin("teardown", lambda: self._tear_down(dialog))
 
-        dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
-        self.push_screen(dialog)
+        dialog = self._read(lambda: TeardownScreen(self.view, self._intents.teardown_preview, begin))
+        if dialog is not None:
+            self.push_screen(dialog)
 
     async def _tear_down(self, dialog: Any) -> None:
         from hetero_tui.ui.screens.teardown import outcome
@@ -161,6 +162,14 @@ class Actions(ViewActions):
             self._operations.begin("chaos", self._chaos)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _read(self, read: Callable[[], T]) -> T | None:
+        """What is read; None where that fails, which is then said."""
+        try:
+            return read()
+        except HeteroTuiError as error:
+            self._say(str(error))
+            return None
 
     def _refused(self, action: str) -> bool:
         """Say why an action makes no sense now, if it does not."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
@@ -30,6 +31,7 @@ from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred
+from hetero_tui.ui.plain import has_signs
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
@@ -142,7 +144,7 @@ class HeteroApp(MachineActions):
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
-        self.set_class(preferences.ascii, "plain")
+        self.set_class(preferences.ascii or not has_signs(sys.__stderr__), "plain")  # Textual draws on stderr
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ class HeteroApp(MachineActions):
         if is_back and self._dirty:
             self.call_later(self.redraw)
 
-    # --- Leaving, colours, the palette --------------------------------------------------------------------------------
+    # --- Leaving ------------------------------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
         self.action_detach()
@@ -282,42 +284,6 @@ class HeteroApp(MachineActions):
         """Leave for the demo, which the caller starts."""
         self.wants_demo = True
         self.exit()
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The command palette's entries: views, hosts, runs, our keys by name, and the other colours."""
-        for number, word in VIEWS.items():
-            yield SystemCommand(word, f"View {number}", lambda number=number: self.call_later(self.action_view, number))
-        state = self._intents.state
-        for host in state.hosts:
-            yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
-        for run in reversed(state.listed_runs or ()):
-            about = f"Run, {run.state} at step {run.step:,}"
-            yield SystemCommand(
-                run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
-            )
-        for key in (*self._allowed, *self._more_keys, self._quit_key):
-            if key.action != "command_palette":
-                where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
-                about = f"{key.help} (key {key.key}{where})"
-                yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))
-        yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
-
-    async def _command(self, key: Key) -> None:
-        """What the key does; where it is none of this view's, the view that it is of: what it is about is seen then."""
-        if self.main.number in key.views:
-            await self.run_action(key.action)
-        else:
-            await self.action_view(min(key.views))
-
-    def _show_host(self, name: str) -> None:
-        self.main.hosts.rows.mark(name)
-        self.call_later(self.action_view, 1)
-
-    def action_colours(self) -> None:
-        self._palette = PALETTES[(PALETTES.index(self._palette) + 1) % len(PALETTES)]
-        self.ansi_color = not self._palette.background.startswith("#")
-        self.theme = self._palette.name
-        self.redraw()
 
     # --- On start, and when the inventory changes ---------------------------------------------------------------------
 
@@ -391,8 +357,8 @@ class HeteroApp(MachineActions):
             had = bool(self._intents.state.hosts)
             if not await self._open_anew():
                 if had:
-                    mistakes = "; ".join(self._mistakes)
-                    self._tell(f"The inventory has mistakes, and the machines stay as they were: {mistakes}", Level.BAD)
+                    why = "; ".join(self._mistakes)
+                    self._tell(f"The inventory can't be used, and the machines stay as they were: {why}", Level.BAD)
                 continue
             self._tell("The inventory was read again.", Level.GOOD)
             if self._intents.state.hosts:

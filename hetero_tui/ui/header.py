@@ -12,6 +12,7 @@ from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
+from hetero_tui.ui.cells import is_stale
 from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.keys import FAULTS, VIEWS
@@ -205,8 +206,9 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     age = step_age(state, now)
     style = _age_style(run, age, palette)
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
+    is_seen = not _is_out_of_sight(state, now)
     if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
-        left = f"no step {fmt.duration(age)}"
+        left = f"{'no step' if is_seen else 'not seen'} {fmt.duration(age)}"
     places.append(
         _Place(
             rank=2,
@@ -224,7 +226,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             rank=5, width=_SPEED if is_wide else _SHORT_SPEED, text=Text(speed, style=palette.foreground), right=True
         )
     )
-    said = "" if age is None else f"last step {fmt.seconds(age)} ago"
+    said = "" if age is None else f"last {'step' if is_seen else 'seen'} {fmt.seconds(age)} ago"
     said = said if len(said) <= _AGE else said.removeprefix("last ")
     places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
     return places
@@ -248,6 +250,12 @@ def step_age(state: State, now: float) -> float | None:
 def age_of(time: float, state: State, now: float) -> float:
     """Seconds since a time by the head's clock."""
     return max(0.0, now - state.here(time))
+
+
+def _is_out_of_sight(state: State, now: float) -> bool:
+    """Whether this computer hears nothing of the head, as after it slept: steps may be made all the same."""
+    head = state.host(state.head) if state.head is not None else None
+    return head is not None and (head.state is HostState.UNREACHABLE or is_stale(head, now))
 
 
 def _age_style(run: RunView, age: float | None, palette: Palette) -> str:

@@ -10,7 +10,7 @@ from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
 from hetero_tui.state import HostView
 from hetero_tui.ui import guards, outside
-from hetero_tui.ui.actions import Actions, T
+from hetero_tui.ui.actions import Actions
 
 if TYPE_CHECKING:
     from hetero_tui.errors import HostKeyUnknown
@@ -95,13 +95,6 @@ class MachineActions(Actions):
             return None
         machines = self._machines()
         return machines if self._read(machines.hosts) is not None else None
-
-    def _read(self, read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except HeteroTuiError as error:
-            self._say(str(error))
-            return None
 
     def _writer(self, machines: Machines, *, is_new: bool) -> Callable[[MachineOrder], Awaitable[str]]:
         """Looks at a machine where how it is reached is new, and writes it; the answer says why it was not."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from typing import TextIO
+
 _SIGNS = {
     "●": "*", "◉": "@", "◐": "%", "◑": "%", "○": "o", "◇": "o", "◌": ".", "◔": "~", "□": "-", "■": "#",
     "✔": "+", "✕": "x", "▲": "!", "·": ".", "›": ">", "…": ".", "×": "x", "→": ">", "–": "-", "“": '"', "”": '"',
@@ -24,3 +27,18 @@ _TABLE = str.maketrans(_SIGNS | {chr(0x2800 + bits): _dots(bits) for bits in ran
 def to_ascii(text: str) -> str:
     """``text`` with ASCII for our own signs; names and messages from elsewhere stay as they are."""
     return text.translate(_TABLE)
+
+
+def has_signs(terminal: TextIO | None) -> bool:
+    """Whether the encoding of a terminal has our signs.
+
+    If it lacks them, a character that it lacks is written as one ``?`` from now on: Python's escape sequences for it
+    would move all that stands behind it.
+    """
+    try:
+        "".join(_SIGNS).encode(getattr(terminal, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        if isinstance(terminal, io.TextIOWrapper):
+            terminal.reconfigure(errors="replace")
+        return False
+    return True

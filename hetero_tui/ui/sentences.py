@@ -138,8 +138,10 @@ def farewell(state: State, busy: str) -> str:
     if left := half_way(busy):
         return f"{left[0].upper()}{left[1:]}"
     run = state.run
-    if run is not None and not run.state.final:
+    is_live = run is not None and not run.state.final
+    is_up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
+    if state.is_silent and (is_live or is_up):
+        return "No machine answers, so what goes on there is not known. Look again with: hetero-tui status"
+    if run is not None and is_live:
         return f"{run.run} goes on without this screen. Come back with: hetero-tui attach {run.run}"
-    if state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED):
-        return "The cluster stays up. End it with: hetero-tui down"
-    return ""
+    return "The cluster stays up. End it with: hetero-tui down" if is_up else ""

@@ -1,18 +1,21 @@
-"""Implements the keys that change only what is shown: the views, their filters and plots, the logs."""
+"""Implements the keys that change only what is shown: the views, filters and plots, the logs, the command palette."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from textual.app import App
+from textual.app import App, SystemCommand
+from textual.screen import Screen
 from textual.widgets import Input
 
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
 from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
-from hetero_tui.ui.keys import ASKING, FAULTS, FLEET, LOGS, RUN, RUNS, Key
+from hetero_tui.ui.keys import ASKING, FAULTS, FLEET, LOGS, RUN, RUNS, VIEWS, Key
 from hetero_tui.ui.operations import Operations
+from hetero_tui.ui.palette import PALETTES, Palette
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import Pane
@@ -34,6 +37,8 @@ class ViewActions(App[None]):
     _keys: tuple[Key, ...]
     _allowed: tuple[Key, ...]
     _more_keys: tuple[Key, ...]
+    _quit_key: Key
+    _palette: Palette
     _opened: RunView | None
 
     def view(self) -> View:
@@ -124,6 +129,7 @@ class ViewActions(App[None]):
         if not self._intents.state.hosts:
             return
         pane.begin(run, host)
+        self.redraw()
         self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
 
     async def _follow_logs(self, pane: Any, run: str, host: str) -> None:
@@ -236,6 +242,44 @@ class ViewActions(App[None]):
             await self.main.show_pane(FLEET)
         else:
             pane.focus_first()
+        self.redraw()
+
+    # --- The command palette, the colours ----------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The command palette's entries: views, hosts, runs, our keys by name, and the other colours."""
+        for number, word in VIEWS.items():
+            yield SystemCommand(word, f"View {number}", lambda number=number: self.call_later(self.action_view, number))
+        state = self._intents.state
+        for host in state.hosts:
+            yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
+        for run in reversed(state.listed_runs or ()):
+            about = f"Run, {run.state} at step {run.step:,}"
+            yield SystemCommand(
+                run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
+            )
+        for key in (*self._allowed, *self._more_keys, self._quit_key):
+            if key.action != "command_palette":
+                where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
+                about = f"{key.help} (key {key.key}{where})"
+                yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))
+        yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
+
+    async def _command(self, key: Key) -> None:
+        """What the key does; where it is none of this view's, the view that it is of: what it is about is seen then."""
+        if self.main.number in key.views:
+            await self.run_action(key.action)
+        else:
+            await self.action_view(min(key.views))
+
+    def _show_host(self, name: str) -> None:
+        self.main.hosts.rows.mark(name)
+        self.call_later(self.action_view, 1)
+
+    def action_colours(self) -> None:
+        self._palette = PALETTES[(PALETTES.index(self._palette) + 1) % len(PALETTES)]
+        self.ansi_color = not self._palette.background.startswith("#")
+        self.theme = self._palette.name
         self.redraw()
 
     # --- Inside -------------------------------------------------------------------------------------------------------

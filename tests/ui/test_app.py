@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from textual.events import Key, Paste
 from textual.widgets import Button, Input, Static
+from textual.widgets._toast import Toast
 
 from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
@@ -222,6 +224,47 @@ async def test_a_teardown_that_fails_says_so_in_its_dialog(scenarios, open_app) 
         await pilot.pause()
         assert isinstance(app.screen, TeardownScreen)
         assert "the ledger is locked" in dialog_text(app)
+
+
+async def test_the_question_before_a_teardown_says_how_things_are_and_not_how_they_were(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    looks = iter(("text-7f3 at step 1,204", "text-7f3 at step 1,300"))
+    app.intents.teardown_preview = lambda: replace(scenarios.PREVIEW, running=next(looks, "text-7f3 at step 1,400"))
+    async with app.run_test() as pilot:
+        await pilot.press("D")
+        app.redraw()
+        assert "step 1,400" in dialog_text(app)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
+async def test_what_is_said_lies_over_no_button_of_a_dialog(size, scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.press("t")
+        assert toasts(app) == ["text-7f3 is still training. Press s to stop it first."]
+        await pilot.press("D")
+        await pilot.pause()
+        assert toasts(app) == [], "what an earlier key was refused for"
+        app.notify("Copied all findings, and what else there is to say in a few words more.")
+        await pilot.pause()
+        await pilot.pause()
+        said = app.screen.query_one(Toast).region
+        buttons = [button.region for button in app.screen.query(Button)]
+        assert said.area, "it is seen"
+        assert not any(said.overlaps(button) for button in buttons), (said, buttons)
+
+
+async def test_a_record_that_can_not_be_read_is_said_and_does_not_end_the_app(scenarios, open_app) -> None:
+    def unreadable() -> NoReturn:
+        raise ClusterError("/home/me/ledger.jsonl can't be read: permission denied", step="ledger")
+
+    app = open_app(scenarios.training())
+    app.intents.teardown_preview = unreadable
+    async with app.run_test() as pilot:
+        await pilot.press("D")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen)
+        assert "permission denied" in toasts(app)[0]
 
 
 async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, open_app) -> None:

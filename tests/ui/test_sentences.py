@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from hetero_tui.events import HostState, Level, RunChanged, RunProgressed
+from hetero_tui.events import HostLost, HostSampled, HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.runs import order
-from hetero_tui.state import WORKERS, LogLine, Phase, RunView
+from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
@@ -142,16 +142,22 @@ def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None
     assert f"◌ {question}"[:15] in status(scenarios, "up", 120, busy=question)
 
 
+def heard_of(scenarios, later: float) -> State:
+    """The scenario ``training`` so many seconds later: no step was made since, and the head has said so."""
+    now = scenarios.NOW + later
+    sample = replace(scenarios.sample("mercer", 0.84, 9.1, 12.0), time=now + 1)  # its clock is ahead, as it was
+    return apply(scenarios.training(), HostSampled(time=now, host="mercer", sample=sample))
+
+
 def test_the_age_of_the_last_step_becomes_grey_and_then_orange(scenarios) -> None:
-    state = scenarios.training()
     colours = []
     for later in (0.0, 5.0, 60.0):
-        line = header_line(state, "", scenarios.NOW + later, UTC, 200, DARK)
+        line = header_line(heard_of(scenarios, later), "", scenarios.NOW + later, UTC, 200, DARK)
         at = line.plain.index("last step")
         colours.append(next(str(span.style) for span in line.spans if span.start <= at < span.end))
     assert colours == [DARK.foreground, DARK.muted, DARK.warning]
     for minutes in (14, 61, 600):
-        line = header_line(state, "", scenarios.NOW + 60 * minutes, UTC, 200, DARK).plain
+        line = header_line(heard_of(scenarios, 60 * minutes), "", scenarios.NOW + 60 * minutes, UTC, 200, DARK).plain
         assert " step " in line
         assert " ago " in line
 
@@ -170,9 +176,23 @@ def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
 
 @pytest.mark.parametrize(("later", "left"), [(0.0, "17 min left"), (30.0, "no step 30 s"), (600.0, "no step 10 min")])
 def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, later, left) -> None:
-    said = header_line(scenarios.training(), "", scenarios.NOW + later, UTC, 80, DARK).plain
+    said = header_line(heard_of(scenarios, later), "", scenarios.NOW + later, UTC, 80, DARK).plain
     assert left in said
     assert ("left" in said) == (later == 0.0)
+
+
+@pytest.mark.parametrize(("why", "later"), [("asleep", 28_800.0), ("cable", 30.0)])
+def test_a_run_that_this_computer_hears_nothing_of_is_not_said_to_make_no_steps(scenarios, why, later) -> None:
+    """It slept for a night, and wakes up; or the head does not answer it, and goes on."""
+    now = scenarios.NOW + later
+    state = scenarios.training() if why == "asleep" else heard_of(scenarios, later)
+    if why == "cable":
+        state = apply(state, HostLost(time=now, host="mercer", cause="no answer for 15 s"))
+    for width, words in ((80, "not seen"), (200, "seen")):
+        said = header_line(state, "", now, UTC, width, DARK).plain
+        assert words in said, said
+        assert "no step" not in said, said
+        assert "last step" not in said, said
 
 
 @pytest.mark.parametrize(
@@ -317,6 +337,9 @@ def test_details_of_an_unfit_host_say_what_is_missing(scenarios) -> None:
 def test_farewells(scenarios) -> None:
     assert farewell(scenarios.finished(), "") == "The cluster stays up. End it with: hetero-tui down"
     assert farewell(scenarios.probed(), "probing") == ""
+    for state in (scenarios.training(), scenarios.finished()):
+        away = tuple(replace(host, state=HostState.UNREACHABLE) for host in state.hosts)
+        assert "is not known" in farewell(replace(state, hosts=away), "")
     assert farewell(scenarios.training(), "stopping") == "Interrupted while stopping: `hetero-tui down` finishes it"
 
 

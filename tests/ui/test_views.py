@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from dataclasses import replace
 from datetime import UTC
 
@@ -340,6 +342,18 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
 
 
+async def test_the_list_of_runs_says_whose_runs_it_may_lack(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.training()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        assert "nas does not answer: its runs may be missing here" in text_of(app)
+        app.intents.change(scenarios.listed(scenarios.up()))
+        app.redraw()
+        await pilot.pause()
+        assert "does not answer" not in text_of(app)
+
+
 async def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took(scenarios, open_app) -> None:
     state = scenarios.listed(scenarios.up())
     runs = tuple(replace(run, ended=run.ended + 3000.0, away_s=3000.0) for run in state.runs)
@@ -523,6 +537,20 @@ def test_no_two_keys_clash_in_any_view() -> None:
 
 def test_ascii_stands_for_every_sign_of_ours_one_for_one() -> None:
     assert to_ascii("● ◐ ━╸─ ⢣⠑ █▓▒· ╭╮ ✔ é") == "* % =-- '' #=-. ++ + é"
+
+
+async def test_a_terminal_whose_encoding_lacks_our_signs_gets_plain_characters(
+    scenarios, open_app, monkeypatch
+) -> None:
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding="latin-1", errors="backslashreplace")
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    assert open_app(scenarios.training()).has_class("plain")
+    terminal.write("╭ ü 東")
+    terminal.flush()
+    assert written.getvalue() == "? ü ?".encode("latin-1"), "no cell more than there were"
+    monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(written, encoding="utf-8"))
+    assert not open_app(scenarios.training()).has_class("plain")
 
 
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:

@@ -24,8 +24,8 @@ Answer = TypeVar("Answer")
 WIDTH = 76
 """Cells of a dialog with its border, where the terminal has as many."""
 
-INSIDE = 6
-"""Cells of that which border and padding take."""
+INSIDE = 7
+"""Cells of that which border, padding and a scroll bar take."""
 
 _AROUND = 6
 """Lines of a dialog beside its text: border, padding, a blank one, the buttons."""
@@ -82,6 +82,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         raise NotImplementedError
 
     def on_mount(self) -> None:
+        self.app.clear_notifications()  # on a small terminal they would lie over the buttons; errors are in the log too
         self.query_one("#dialog").border_title = Text(self._title)
         self._has_fields = True
         for _ in range(abs(self._early)):

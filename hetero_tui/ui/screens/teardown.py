@@ -26,9 +26,12 @@ Paragraph = tuple[str, str, str]
 class TeardownScreen(Dialog[None]):
     """One dialog for all three phases. Leaving it while the teardown is under way does not end the teardown."""
 
-    def __init__(self, view: Callable[[], View], preview: TeardownPreview, begin: Callable[[], None]) -> None:
-        super().__init__(view, title=f"Tear down {preview.cluster}?")
-        self._preview = preview
+    def __init__(
+        self, view: Callable[[], View], preview: Callable[[], TeardownPreview], begin: Callable[[], None]
+    ) -> None:
+        """``preview`` says what there is to take down now; it is asked until the teardown begins."""
+        self._look, self._preview = preview, preview()
+        super().__init__(view, title=f"Tear down {self._preview.cluster}?")
         self._begin = begin
         self._began: float | None = None
         self._report: TeardownReport | None = None
@@ -66,6 +69,7 @@ class TeardownScreen(Dialog[None]):
             return report_lines(self._report, width, palette)
         if self._began is not None:
             return progress_lines(view, self._began, palette)
+        self._preview = self._look()
         return question_lines(self._preview, width, palette, view.busy)
 
 

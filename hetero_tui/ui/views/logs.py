@@ -145,9 +145,9 @@ class LogsPane(Pane):
     def _empty(self, view: View) -> str:
         if self.entries:
             return "Nothing matches."
-        if self.reading == READING:
+        if self.reading == READING or (not self.run and view.run is not None):
             return "Waiting for the first line."
-        if not self.run and view.run is None:
+        if not self.run:
             return "No run yet: there is nothing to read."
         return f"{self.run} logged nothing{f' on {self.host}' if self.host else ''}."
 

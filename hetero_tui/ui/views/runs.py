@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from textual.app import ComposeResult
 
+from hetero_tui.events import HostState
 from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
@@ -118,8 +119,18 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
 
 
 def _foot(view: View, chosen: tuple[str, ...], width: int) -> list[Text]:
-    said = _foot_words(view, chosen)
-    return [Text(part, style=said.style) for part in wrapped(said.plain, width)]
+    said = [_foot_words(view, chosen), *_not_asked(view)]
+    return [Text(part, style=text.style) for text in said for part in wrapped(text.plain, width)]
+
+
+def _not_asked(view: View) -> list[Text]:
+    """Which machines' runs are not known as they are now."""
+    away = [host.name for host in view.state.hosts if host.state in (HostState.UNREACHABLE, HostState.REFUSED)]
+    if not away or not view.state.runs:
+        return []
+    names = away[0] if len(away) == 1 else fmt.plural(len(away), "machine")
+    word = "does not answer: its" if len(away) == 1 else "do not answer: their"
+    return [Text(f"{names} {word} runs may be missing here, or have gone on", style=view.palette.warning)]
 
 
 def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
