@@ -157,7 +157,7 @@ def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tupl
     elif isinstance(value, Tensor):
         with contextlib.suppress(RuntimeError):  # inference tensors have no version
             yield path, (id(value), value._version)  # noqa: SLF001
-    elif isinstance(value, nn.Module | Callable) or not depth:  # type: ignore[arg-type]
+    elif isinstance(value, nn.Module) or callable(value) or not depth:
         return
     elif isinstance(value, Mapping | list | tuple):
         if not uses.fills:

@@ -160,7 +160,7 @@ def install() -> None:
         @functools.wraps(enter)
         def entering(self: Any) -> Any:
             _thread.halved |= bool(self._enabled) and self.fast_dtype in HALVES
-            return enter(self)  # type: ignore[no-untyped-call]
+            return enter(self)
 
         torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
