@@ -10,7 +10,7 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
