@@ -12,8 +12,9 @@ import pwd
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -216,8 +217,8 @@ class _Server(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return username == self._user and key == self._key
 
-    def session_requested(self) -> CommandSession:
-        return CommandSession(self._machine)
+    def session_requested(self) -> Callable[..., None]:
+        return partial(CommandSession.begin, self._machine)
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return dest_host == "localhost" or dest_host.startswith("127.")

@@ -1,4 +1,4 @@
-"""Runs one command as sshd does: a shell in its own session, three pipes, signals in, an exit status out."""
+"""Runs one command as sshd does: a shell in its own session, three pipes, an exit status out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import asyncssh
 
@@ -15,8 +16,6 @@ from hetero_tui import deadlines
 from hetero_tui.transport.processes import Spawned, spawn
 
 _CHUNK = 64 * 1024
-_SIGNALS = {number.name.removeprefix("SIG"): number for number in signal.Signals}
-_MAX_PENDING = 1024 * 1024  # bytes of stdin that wait for the command before the client is slowed down
 
 
 @dataclass
@@ -39,78 +38,49 @@ class Machine:
             await asyncio.gather(*pending, return_exceptions=True)
 
 
-class CommandSession(asyncssh.SSHServerSession[bytes]):
+class CommandSession:
     """One channel: runs the command that is asked for through ``/bin/sh``; has no shell, terminal or subsystem.
 
     A command ends with its channel, together with its process group; what made a session of its own (``setsid``)
-    lives on.
+    lives on. Signals are not passed on, as by sshd before OpenSSH 7.9.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        stdin: asyncssh.SSHReader[bytes],
+        stdout: asyncssh.SSHWriter[bytes],
+        stderr: asyncssh.SSHWriter[bytes],
+    ) -> None:
         self._machine = machine
-        self._command = ""
-        self._spawned: Spawned | None = None
-        self._input: asyncio.Queue[bytes] = asyncio.Queue()
-        self._pending = 0
+        self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
+        self._channel = cast("asyncssh.SSHServerChannel[bytes]", stdout.channel)
         self._sent = 0
-        self._closed = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._waits = 0  # outputs of which the client takes no more just now
 
-    def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
-        self._channel = chan
-
-    def exec_requested(self, command: str) -> bool:
-        self._command = command
-        return True
-
-    def session_started(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(), name=f"embedded command {self._command[:40]}")
-        self._machine.running.add(task)
-        task.add_done_callback(self._machine.running.discard)
-
-    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
-        self._pending += len(data)
-        if self._pending > _MAX_PENDING:
-            self._channel.pause_reading()
-        self._input.put_nowait(data)
-
-    def eof_received(self) -> bool:
-        self._input.put_nowait(b"")
-        return True  # the other direction stays open
-
-    def signal_received(self, signal: str) -> None:
-        number = _SIGNALS.get(signal)
-        if self._spawned is not None and number is not None:
-            self._spawned.signal_group(number)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closed.set()
-        self._writable.set()
+    @classmethod
+    def begin(cls, machine: Machine, *streams: Any) -> None:
+        """Run the command beside this; ``streams`` are the channel's stdin, stdout and stderr."""
+        task = asyncio.create_task(cls(machine, *streams)._run(), name="embedded command")  # noqa: SLF001 - its own
+        machine.running.add(task)
+        task.add_done_callback(machine.running.discard)
 
     async def _run(self) -> None:
-        words = ("/bin/sh", "-c", self._command)
+        words = ("/bin/sh", "-c", self._channel.get_command() or "exit 1")
         try:
             async with spawn(words, cwd=self._machine.home, env=self._machine.environment) as spawned:
-                self._spawned = spawned
                 await self._serve(spawned)
         except OSError as error:
-            self._channel.write(f"sh: {error.strerror}\n".encode(), asyncssh.EXTENDED_DATA_STDERR)
+            self._stderr.write(f"sh: {error.strerror}\n".encode())
             self._channel.exit(126)
 
     async def _serve(self, spawned: Spawned) -> None:
         ended = asyncio.create_task(spawned.wait())
-        closed = asyncio.create_task(self._closed.wait())
+        closed = asyncio.create_task(self._channel.wait_closed())
         incoming = asyncio.create_task(self._feed(spawned.stdin))
         outgoing = [
-            asyncio.create_task(self._send(spawned.stdout, None)),
-            asyncio.create_task(self._send(spawned.stderr, asyncssh.EXTENDED_DATA_STDERR)),
+            asyncio.create_task(self._send(spawned.stdout, self._stdout)),
+            asyncio.create_task(self._send(spawned.stderr, self._stderr)),
         ]
         try:
             await asyncio.wait((ended, closed), return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +93,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
                 task.cancel()
             await asyncio.gather(ended, closed, incoming, *outgoing, return_exceptions=True)
 
-    async def _drain(self, outgoing: list[asyncio.Task[None]], closed: asyncio.Task[bool]) -> None:
+    async def _drain(self, outgoing: list[asyncio.Task[None]], closed: asyncio.Task[None]) -> None:
         """Send what the command left in its pipes, at the client's pace.
 
         A child in the background may hold the pipes open for ever: when the client could take more and nothing has
@@ -133,28 +103,27 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         while True:
             before = self._sent
             await asyncio.wait((drained, closed), timeout=deadlines.COMMAND_END, return_when=asyncio.FIRST_COMPLETED)
-            if drained.done() or closed.done() or (self._writable.is_set() and self._sent == before):
+            if drained.done() or closed.done() or (not self._waits and self._sent == before):
                 return
 
     async def _feed(self, stdin: asyncio.StreamWriter) -> None:
-        broken = False
-        while data := await self._input.get():
-            with contextlib.suppress(OSError):
-                if not broken:
-                    broken = True
-                    stdin.write(data)
-                    await stdin.drain()
-                    broken = False
-            self._pending -= len(data)
-            if self._pending <= _MAX_PENDING:
-                self._channel.resume_reading()
+        """Give the command what the client sends; one that does not read it all is no error."""
+        with contextlib.suppress(asyncssh.Error):
+            while not self._stdin.at_eof():
+                with contextlib.suppress(asyncssh.SignalReceived, OSError):
+                    data = await self._stdin.read(_CHUNK)
+                    if not stdin.is_closing():
+                        stdin.write(data)
+                        await stdin.drain()
         stdin.close()
 
-    async def _send(self, reader: asyncio.StreamReader, datatype: asyncssh.DataType) -> None:
+    async def _send(self, reader: asyncio.StreamReader, writer: asyncssh.SSHWriter[bytes]) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):
             while data := await reader.read(_CHUNK):
-                await self._writable.wait()
-                self._channel.write(data, datatype)
+                writer.write(data)
+                self._waits += 1
+                await writer.drain()
+                self._waits -= 1
                 self._sent += len(data)
 
     def _report(self, status: int) -> None:

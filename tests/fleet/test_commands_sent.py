@@ -6,25 +6,26 @@ import asyncio
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.demo.session import CommandSession
+from hetero_tui.transport.processes import Spawned, spawn
 
 
 async def test_probe_asks_each_host_what_it_is_and_what_of_ours_is_there_and_starts_nothing_else(
     machines: EmbeddedMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[Path] = Counter()
-    accept = CommandSession.exec_requested
 
-    def counted(session: CommandSession, command: str) -> bool:
-        asked[session._machine.home] += 1
-        return accept(session, command)
+    def counted(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> AbstractAsyncContextManager[Spawned]:
+        asked[cwd] += 1
+        return spawn(words, cwd=cwd, env=env)
 
-    monkeypatch.setattr(CommandSession, "exec_requested", counted)
+    monkeypatch.setattr("hetero_tui.demo.session.spawn", counted)
     home = machines.folder / "laptop"
     home.mkdir()
     process = await asyncio.create_subprocess_exec(
