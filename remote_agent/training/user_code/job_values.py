@@ -16,7 +16,7 @@ from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
@@ -157,7 +157,7 @@ def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tupl
     elif isinstance(value, Tensor):
         with contextlib.suppress(RuntimeError):  # inference tensors have no version
             yield path, (id(value), value._version)  # noqa: SLF001
-    elif isinstance(value, nn.Module) or callable(value) or not depth:
+    elif callable(value) or not depth:  # modules, functions, classes
         return
     elif isinstance(value, Mapping | list | tuple):
         if not uses.fills:
