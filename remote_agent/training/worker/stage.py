@@ -143,6 +143,7 @@ class Stage:
             TrainingError: the job's code failed, or another stage can't be reached.
         """
         entered = time.monotonic()
+        devices.select(self._compute.device)
         if task.commit is not None:
             self.commit(task.commit)
         if self._schedule is not None:
