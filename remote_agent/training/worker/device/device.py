@@ -111,6 +111,7 @@ def be_deterministic() -> None:
     """Have this process's devices compute the same bits each time, where torch can; before a device is used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as torch.use_deterministic_algorithms asks for
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False  # it takes the quickest algorithm, which need not be the same one again
 
 
 def synchronize(device: torch.device) -> None:
