@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-MEASURED = 40
+MEASURED = 50
 """A job's loss is called at most so many times while a device is measured, before the first step."""
 
 READY_S = 120.0

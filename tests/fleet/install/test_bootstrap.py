@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tui.demo import machines as machines_of_the_demo
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import CommandFailed, PythonMissing
 from hetero_tui.fleet import findings, live
@@ -228,7 +229,10 @@ async def test_a_fix_makes_broken_environments_anew_and_none_where_there_was_non
         assert [(machine.home / ".hetero-tui").exists() for machine in machines.machines] == [True, False]
 
 
-async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(short_folder: Path) -> None:
+async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines_of_the_demo, "SIMULATED_SPEED", "NOT_SIMULATED")  # those have no GPU
     tools = short_folder / "tools"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(

@@ -26,7 +26,7 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.losses import HALVES
 from remote_agent.training.user_code.user_errors import is_out_of_memory
-from remote_agent.training.worker.device import backend, batches, held_values
+from remote_agent.training.worker.device import backend, batches, held_values, notes
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
     Seen,
@@ -40,16 +40,6 @@ from remote_agent.training.worker.device.comparing import (
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
-from remote_agent.training.worker.device.notes import (
-    BACKWARD,
-    DIFFERS,
-    GROWN,
-    MOVED,
-    RANDOM,
-    TOGETHER,
-    UNSTEADY,
-    WRITTEN,
-)
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
 from remote_agent.training.worker.device.watching import STATE
@@ -159,20 +149,20 @@ class Additivity:
                 now = held_values.reached(self._owner, self._model)
                 grown, hidden = hidden, held_values.changed(kept, now, lengths=self._unsteady)
                 if not hidden:  # else it is a length alone
-                    self._notes += (GROWN.format(name=grown),) if grown.startswith("len(") else ()
+                    self._notes += (notes.GROWN.format(name=grown),) if grown.startswith("len(") else ()
             if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
                 hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
             if not hidden and (written := held_values.changed(first, kept, lengths=False)):
                 if self._unsteady and not others:  # a table of features, which the loss reads before it writes them
                     hidden = written
                 elif written.startswith("self."):
-                    self._notes += (WRITTEN.format(name=written),)
+                    self._notes += (notes.WRITTEN.format(name=written),)
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
                 self._known = self._by_rows()
                 if self._known == (False, False):
-                    return self._findings(False, False, one.unknown or TOGETHER, state, hidden, ())
+                    return self._findings(False, False, one.unknown or notes.TOGETHER, state, hidden, ())
             if self._statistics or not is_same(one, other):
                 try:
                     with modes_kept(self._model):
@@ -185,7 +175,7 @@ class Additivity:
     def _compared(self, one: Seen, other: Seen, state: str, hidden: str) -> Findings:
         """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
         count = len(self._indices)
-        notes: tuple[str, ...] = ()
+        said: tuple[str, ...] = ()
         as_mean = as_sum = False
         if is_same(one, other):
             self.scale = abs(one.mean)
@@ -198,14 +188,14 @@ class Additivity:
             if as_mean or as_sum:
                 self.evaluating = not self._model.training
                 together = self._about_large(as_mean) or self._about_gradients(as_mean)
-                return self._findings(as_mean, as_sum, one.unknown or together, state, hidden, notes)
+                return self._findings(as_mean, as_sum, one.unknown or together, state, hidden, said)
             other = self._see(0, count, 1, data_seed=1)
         if not is_same(one, other):
             as_mean, as_sum = self._known or self._on_average()
             steady = is_same(one, self._see(0, count, 1))
-            notes = () if self._known and steady else (RANDOM if steady else UNSTEADY,)
-        together = one.unknown or ("" if as_mean or as_sum else TOGETHER)
-        return self._findings(as_mean, as_sum, together, state, hidden, notes)
+            said = () if self._known and steady else (notes.RANDOM if steady else notes.UNSTEADY,)
+        together = one.unknown or ("" if as_mean or as_sum else notes.TOGETHER)
+        return self._findings(as_mean, as_sum, together, state, hidden, said)
 
     def _of_odd_parts(self) -> list[tuple[Seen, Seen]]:
         """One more cut, for a loss over pairs of neighbours; one that needs whole pairs ends the run by itself."""
@@ -223,7 +213,7 @@ class Additivity:
                 return ""
             whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
             fits = self._fits(whole, left, right, as_mean=as_mean)
-            return "" if fits or not is_same(whole, self._see(0, count, 1)) else TOGETHER
+            return "" if fits or not is_same(whole, self._see(0, count, 1)) else notes.TOGETHER
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -246,7 +236,7 @@ class Additivity:
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
-        return "" if adds_up(whole, left, right, again, self._coarse) else BACKWARD
+        return "" if adds_up(whole, left, right, again, self._coarse) else notes.BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
@@ -287,16 +277,16 @@ class Additivity:
             as_mean, as_sum = self._known or self._on_average()
             about = "was checked in training mode only" if self._known else "was checked on average only"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
-        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else TOGETHER, state, hidden, (note,))
+        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, hidden, (note,))
 
     def _findings(
-        self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, notes: tuple[str, ...]
+        self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, said: tuple[str, ...]
     ) -> Findings:
-        notes += self._notes
-        if self._unsteady and UNSTEADY not in notes:
-            notes += (DIFFERS,)
-        if together == TOGETHER and self._moved:
-            together += MOVED.format(name=min(self._moved))
+        said += self._notes
+        if self._unsteady and notes.UNSTEADY not in said:
+            said += (notes.DIFFERS,)
+        if together == notes.TOGETHER and self._moved:
+            together += notes.MOVED.format(name=min(self._moved))
         return Findings(
             summed=as_sum and not as_mean,
             together=together,
@@ -306,7 +296,7 @@ class Additivity:
             unsteady=self._unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
-            notes=notes,
+            notes=said,
         )
 
     def _splits(self) -> list[int]:
