@@ -139,8 +139,11 @@ class _Noted(threading.local):
 
 
 _thread = _Noted()
+SCALED = "loss scales itself by a GradScaler, and nothing divides the gradient by the scale again"
+SCALED_HINT = "leave the GradScaler out, and set precision=fp16, which scales and unscales"
+
 _noted: dict[str, Callable[..., Any]] = {}
-AUTOCAST = "autocast"
+AUTOCAST, SCALE = "autocast", "scale"
 
 
 def install() -> None:
@@ -163,6 +166,16 @@ def install() -> None:
             return enter(self)
 
         torch.autocast.__enter__ = entering  # type: ignore[method-assign]
+    if SCALE not in _noted:
+        _noted[SCALE] = torch.amp.GradScaler.scale
+
+        @functools.wraps(_noted[SCALE])
+        def scaling(self: torch.amp.GradScaler, outputs: Any) -> Any:
+            if self.is_enabled():
+                raise JobError(SCALED, hint=SCALED_HINT)
+            return outputs
+
+        torch.amp.GradScaler.scale = scaling  # type: ignore[method-assign]
 
 
 def _noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -238,3 +238,18 @@ def test_the_default_loss_takes_classes_and_their_probabilities(targets: Tensor)
     assert torch.isfinite(value)
     own = nn.CrossEntropyLoss()  # what a job names itself is not looked at
     assert losses.function_of(own)(model, (x, 2 * torch.rand(6, 3))) > 0
+
+
+def test_a_loss_that_a_grad_scaler_scales_is_refused() -> None:
+    """The engine has no such scaler that would divide the gradient again."""
+
+    def scaled_by(scaler: torch.amp.GradScaler) -> Any:
+        return losses.of_part(
+            lambda model, batch: scaler.scale(model(batch).mean()), nn.Linear(3, 1), torch.ones(4, 3), 4
+        )
+
+    losses.install()
+    with pytest.raises(JobError, match="GradScaler") as refused:
+        scaled_by(torch.amp.GradScaler("cpu"))
+    assert "precision=fp16" in refused.value.hint
+    assert scaled_by(torch.amp.GradScaler("cpu", enabled=False)).value.isfinite()
