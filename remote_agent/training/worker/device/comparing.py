@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code.losses import mean_of
+from remote_agent.training.user_code.losses import HALVES, mean_of
 
 NOISE = 1e-6
 """The most that a loss without randomness differs from one time to the next, as a part of itself: some kernels add up
@@ -122,6 +122,5 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, again: Gradient, c
 
 def _is_half(gradient: Tensor) -> bool:
     """Whether all numbers are of half precision: then there is autocast in the user's code, and more rounding."""
-    kinds = (torch.bfloat16, torch.float16)
     # A gradient of zeros and ones says nothing.
-    return len(set(gradient.tolist())) > 2 and any(torch.equal(gradient.to(kind).double(), gradient) for kind in kinds)
+    return len(set(gradient.tolist())) > 2 and any(torch.equal(gradient.to(kind).double(), gradient) for kind in HALVES)

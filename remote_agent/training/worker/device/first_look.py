@@ -25,7 +25,7 @@ from remote_agent.training.shared import flat
 from remote_agent.training.shared.likeness import SOME, FirstLoss, Likeness, Numbers
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
-from remote_agent.training.user_code.losses import mean_of
+from remote_agent.training.user_code.losses import HALVES, mean_of
 from remote_agent.training.user_code.user_errors import LOSS, is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
@@ -171,7 +171,7 @@ def _first_loss(model: nn.Module, computer: SliceComputer, indices: Indices, *, 
     frozen = [name for name, each in model.named_parameters() if not each.requires_grad]
     groups = [indices[begin : begin + TOGETHER] for begin in range(0, len(indices), TOGETHER)]
     groups = groups[: GROUPS if room else 1]
-    coarse = bool(frozen) or any(each.dtype in (torch.float16, torch.bfloat16) for each in model.parameters())
+    coarse = bool(frozen) or any(each.dtype in HALVES for each in model.parameters())
     with untouched(model, computer.device, frozen if room else ()), stirred(model):
         probe = _Probe(model, computer, groups, weights, COARSE if coarse else TOLERANCE)
         try:
