@@ -28,12 +28,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method=
 TEXT_STEPS = 10
 """The loss of ``text`` falls by a third in them."""
 
-WARM_UP_STEPS = 10
 BACK_SECONDS = 60.0
 """Until Ray that crashed must have been started again, on a busy computer."""
 
 SPREAD = 0.15
-"""Most by which the workers' compute times of a step may differ, as a fraction of the longest."""
+"""Most by which the workers' fastest steps under one cut may differ, as a fraction of the longest."""
 
 _COUNT = """
 import ray
@@ -187,10 +186,12 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
         "crosby": 0.5,
         "nas": 0.25,
     }
-    medians = median_compute_seconds(steps(events)[WARM_UP_STEPS:])
-    assert len(medians) == 3
-    print("median compute seconds of a step:", medians)
-    assert (max(medians.values()) - min(medians.values())) / max(medians.values()) <= SPREAD, medians
+    # What else this computer does makes single steps longer, and may move a share; no step is faster than its device.
+    cut_anew = next((one.step for one in events if isinstance(one, protocol.Rebalanced)), iterations)
+    fastest = fastest_seconds([one for one in steps(events) if 0 < one.step < cut_anew])
+    assert len(fastest) == 3
+    print("compute seconds of the fastest step under the plan's shares:", fastest)
+    assert (max(fastest.values()) - min(fastest.values())) / max(fastest.values()) <= SPREAD, fastest
 
 
 def test_after_a_run_and_a_crash_the_secret_is_in_its_own_file_alone_and_no_process_would_dump_it(
@@ -259,13 +260,13 @@ def assert_falls(events: list[protocol.Event]) -> None:
     assert statistics.mean(losses[-3:]) < 0.8 * losses[0]
 
 
-def median_compute_seconds(of: list[protocol.Step]) -> Mapping[str, float]:
-    """Each worker's median compute time over these steps, in seconds."""
+def fastest_seconds(of: list[protocol.Step]) -> Mapping[str, float]:
+    """Each worker's compute time in the fastest of these steps, in seconds."""
     times: dict[str, list[float]] = defaultdict(list)
     for step in of:
         for worker in step.workers:
             times[worker.worker].append(worker.compute_s)
-    return {worker: statistics.median(values) for worker, values in times.items()}
+    return {worker: min(values) for worker, values in times.items()}
 
 
 def temporary_files(host: Host) -> str:
