@@ -163,6 +163,10 @@ class Page:
         frames = sys._current_frames()  # noqa: SLF001 - documented, for this
         return place, time.monotonic() - since, frames.get(self._thread)
 
+    def quiet_s(self) -> float:
+        """Seconds since a call of the user's code began last, which may have ended."""
+        return time.monotonic() - _place(self._memory)[1]
+
     def _report_signals(self, path: Path) -> None:
         # Ray's own handler takes a second for what it writes, in which other threads go on to other samples.
         faulthandler.disable()

@@ -9,10 +9,14 @@ PLACEMENT_S = 90.0
 """Until an actor must run on its host; the first import of torch on a slow disk can take most of a minute."""
 
 OPEN_S = 180.0
-"""Until a worker has fetched job and data and built the model on its device."""
+"""Until a worker has fetched job and data and built the model on its device, or must have answered a ping."""
+
+LOAD_S = 3600.0
+"""The same while it answers pings: weights may have to be downloaded, and data to come through a slow link."""
 
 MEASURE_S = 120.0
-"""Until one device must have been measured (lazy initialisation and kernel compilation included)."""
+"""Until a worker that is measured must have begun another call of the user's code (lazy initialisation and kernel
+compilation included). A slow device needs longer in all."""
 
 SERVER_S = 120.0
 """Until the server must have applied a step, beyond what the transfer of the gradients took so far."""

@@ -264,9 +264,11 @@ class Pulse:
         done: the last streamed step that it has done its part of.
         following: it takes no part, and has the newest weights: it may enter with any step from now on.
         busy: with a call of the user's code that takes long.
+        quiet_s: seconds since a call of the user's code began last, before the first step.
     """
 
     done: int = 0
+    quiet_s: float = 0.0
     following: bool = False
     busy: Busy | None = None
 

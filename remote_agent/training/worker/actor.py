@@ -168,7 +168,7 @@ class Worker(LinkEnd):
         self._orphan.heard()
         engine = self._engine
         if engine is None:
-            return Pulse(busy=_busy())
+            return Pulse(busy=_busy(), quiet_s=HERE.quiet_s())
         return Pulse(done=engine.computed, following=engine.following, busy=_busy())
 
     def printed(self) -> Printed:

@@ -37,7 +37,7 @@ from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
 from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.additivity import LOOK_S, Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
 from remote_agent.training.worker.device.untouched import stirred
@@ -120,7 +120,8 @@ class BlockProfiler:
         blocks = cut_between(self._model, self._factory)
         loss = self._compute.scalars.loss
         on_cpu = self._compute.on(torch.device("cpu"))
-        few = on_cpu.fetched(np.resize(self._samples, 2), 0)
+        indices = np.resize(self._samples, 2)
+        few = on_cpu.fetched(indices, 0)
         untrained = flat.Bystanders(self._model, ())
         bare = keeping(job.loss_function(self._factory))  # not what is trained is looked at: in a trace all weights are
         seams = _of_users(trace, self._model, blocks, lambda: bare(self._model, few))
@@ -130,11 +131,16 @@ class BlockProfiler:
                 hint="use GroupNorm or LayerNorm in its place, or train with strategy=sync",
             )
 
+        took = list[float]()  # the first time is the whole model's
+
         def value() -> Tensor:
-            return losses.of_part(loss, self._model, few, 2).value
+            began = time.perf_counter()
+            found = losses.of_part(loss, self._model, few, len(indices)).value
+            took.append(time.perf_counter() - began)
+            return found
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
-        findings = self._findings(on_cpu)
+        findings = self._findings(on_cpu, max(2, int(len(indices) * LOOK_S / took[0])))
         refuse_coupled(self._factory, self._model, self._config)
         self._compute.scalars.again()
         self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
@@ -153,15 +159,17 @@ class BlockProfiler:
         points = ((size, sum(cost.seconds for cost in costs)),)
         return Measured(points=points, usage=Usage(), findings=findings)
 
-    def _findings(self, on_cpu: SliceComputer) -> Findings:
-        """Whether micro-batches give what the batch gives.
+    def _findings(self, on_cpu: SliceComputer, count: int) -> Findings:
+        """Whether micro-batches give what the batch gives, by ``count`` samples at most.
 
         The whole model's gradient may not fit beside the others': it is compared where there is plenty of memory.
         """
         bytes_ = sum(each.numel() * each.element_size() for each in self._model.parameters())
         gradients = GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(on_cpu.device)
         with stirred(self._model):
-            additivity = Additivity(self._model, on_cpu, self._factory, self._samples, {}, gradients=gradients)
+            additivity = Additivity(
+                self._model, on_cpu, self._factory, self._samples, {}, few=count, gradients=gradients
+            )
             found: Findings = job.guard(LOSS, additivity.check)
         self._model.zero_grad()
         return found

@@ -19,14 +19,14 @@ from remote_agent.planning import shares
 from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.deadlines import MEASURE_S
+from remote_agent.training.deadlines import MEASURE_S, PING_S
 from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.likeness import Named
-from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
+from remote_agent.training.shared.messages import PING, Failed, Measured, Pulse, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
@@ -116,14 +116,19 @@ def sizes(batch: int, workers: int, max_batch: int | None) -> tuple[int, ...]:
 
 
 def measure(
-    candidates: Sequence[Candidate], batch: int, seconds: float, crashes: CrashReports | None = None
+    candidates: Sequence[Candidate],
+    batch: int,
+    seconds: float,
+    patience_s: float,
+    crashes: CrashReports | None = None,
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
     Args:
         candidates: the workers.
         batch: samples of a step.
-        seconds: time limit for one of them.
+        seconds: of the timing of one of them, beside the checks.
+        patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.
 
     Raises:
@@ -146,7 +151,11 @@ def measure(
         begin(queue.pop(0))
     while running:
         ready = rpc.first_ready([ref for _, ref in running], MEASURE_S)
-        candidate, ref = running.pop(ready or 0)
+        if ready is None:
+            hung = [at for at, (each, _) in enumerate(running) if not _goes_on(each, max(MEASURE_S, patience_s))]
+            if not hung:
+                continue
+        candidate, ref = running.pop(hung[0] if ready is None else ready)
         results[candidate] = _result(candidate, ref if ready is not None else None, crashes)
         if queues[candidate.opened.machine]:
             begin(queues[candidate.opened.machine].pop(0))
@@ -174,6 +183,15 @@ def measure(
         calls_s=_calls_s(candidates),
         workers=tuple((candidate.seat.worker, results[candidate].likeness) for candidate in candidates),
     )
+
+
+def _goes_on(candidate: Candidate, patience_s: float) -> bool:
+    """Whether a worker is slow, and does not hang: a call of the user's code began not long ago."""
+    try:
+        pulse: Pulse = rpc.get(candidate.actor.call_in(PING, "ping"), PING_S)
+    except rpc.NoAnswer:
+        return False
+    return pulse.quiet_s < patience_s
 
 
 def _calls_s(candidates: Sequence[Candidate]) -> tuple[float, ...]:
@@ -207,7 +225,7 @@ def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: C
         hung = crashes.not_measured(candidate.seat, candidate.actor) if crashes is not None else None
         if hung is not None:
             raise hung
-        raise LostAtStart(f"{candidate.seat.worker} was not measured within {MEASURE_S:.0f} s", hint=hint, host=host)
+        raise LostAtStart(f"{candidate.seat.worker} stands still while it is measured", hint=hint, host=host)
     try:
         result = rpc.get(ref, MEASURE_S)
     except (*rpc.Lost, rpc.CallFailed) as error:

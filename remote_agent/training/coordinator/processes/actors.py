@@ -21,7 +21,7 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.measure import Candidate
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
+from remote_agent.training.deadlines import LOAD_S, OPEN_S, PING_S, PLACEMENT_S, PULSE_S, TRANSFER_S
 from remote_agent.training.errors import DeviceUnfit, JobError, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
@@ -116,7 +116,7 @@ class Servers:
             JobError: the job's code failed there.
         """
         (server, opening), *_ = self._started
-        optimizer = _opened(opening, "the parameter server", server.host, time.monotonic() + PLACEMENT_S + OPEN_S)
+        optimizer = _opened(server.actor, opening, "the parameter server", server.host, time.monotonic())
         assert isinstance(optimizer, OptimizerFacts)
         return optimizer
 
@@ -135,10 +135,10 @@ class Servers:
         for host in hosts:
             if host != self.first.host:
                 self._start(host)
-        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        since = time.monotonic()
         restoring: list[tuple[Server, Ref[Any]]] = []
         for server, opening in self._started[1:]:
-            _opened(opening, "a shard of the parameter server", server.host, deadline)
+            _opened(server.actor, opening, "a shard of the parameter server", server.host, since)
             if self._resumed is not None:
                 restoring.append((server, server.actor.call("restore", self._resumed)))
         for server, call in restoring:  # a later call does not wait until the state has come from this host
@@ -159,9 +159,9 @@ class Servers:
         self._nodes = placement.living_nodes()
         known = len(self._started)
         servers = tuple(self._start(host) for _ in range(count))
-        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
-        for _, opening in self._started[known:]:
-            _opened(opening, "a shard of the parameter server", host, deadline)
+        since = time.monotonic()
+        for server, opening in self._started[known:]:
+            _opened(server.actor, opening, "a shard of the parameter server", host, since)
         return servers
 
     def have_spare(self, host: str) -> None:
@@ -244,14 +244,14 @@ class Workers:
             actor.call("warm_up", given.job)  # before it gets the data, which may need modules of the job
         return actor, actor.call("open", given.job, samples, given.state, config, seat.spec.max_batch)
 
-    def opened(self, seat: Placement, opening: Ref[Any], deadline: float) -> WorkerReady:
-        """Wait for a worker until ``deadline`` on the monotonic clock.
+    def opened(self, seat: Placement, actor: Actor, opening: Ref[Any], since: float) -> WorkerReady:
+        """Wait for a worker that was started at ``since`` on the monotonic clock.
 
         Raises:
             PlacementError: it did not start in time, or died.
             JobError: the job's code failed there, or the device is not there.
         """
-        answer = _opened(opening, f"worker {seat.worker}", seat.spec.host, deadline)
+        answer = _opened(actor, opening, f"worker {seat.worker}", seat.spec.host, since)
         assert isinstance(answer, WorkerReady)
         return answer
 
@@ -308,12 +308,12 @@ def started(
     servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
     try:
         opening = [(seat, *workers.start(seat)) for seat in seats]
-        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        since = time.monotonic()
         optimizer = servers.opened()
         candidates, unfit = list[Candidate](), list[DeviceUnfit]()
         for seat, worker, ref in opening:
             try:
-                candidates.append(Candidate(seat, worker, workers.opened(seat, ref, deadline)))
+                candidates.append(Candidate(seat, worker, workers.opened(seat, worker, ref, since)))
             except DeviceUnfit as error:
                 error.specs = (seat.spec,)
                 unfit.append(error)
@@ -337,23 +337,37 @@ def _has_ended(server: Server) -> bool:
     return False
 
 
-def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:
-    """Wait for the answer of an ``open`` call.
+def _answers(actor: Actor) -> bool:
+    """Whether a process has loaded its libraries, and lives."""
+    try:
+        rpc.get(actor.call_in(PING, "ping"), PING_S)
+    except rpc.NoAnswer:
+        return False
+    return True
+
+
+def _opened(actor: Actor, ref: Ref[Any], who: str, host: str, since: float) -> object:
+    """Wait for the answer of an ``open`` call of an actor that was started at ``since`` on the monotonic clock.
 
     Raises:
-        PlacementError: the actor did not start in time, or died.
+        PlacementError: the actor did not start in time, and answers no ping; it took longer than :data:`LOAD_S`; or it
+            died.
         JobError: the job's code failed there, or the device is not there.
     """
     hint = "look at the host's Ray log and free memory, or leave the host out of the run"
-    try:
-        answer = rpc.get(ref, max(0.0, deadline - time.monotonic()))
-    except rpc.Timeout:
-        limit = PLACEMENT_S + OPEN_S
-        raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
-    except rpc.Lost as error:
-        raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
-    except rpc.CallFailed as error:
-        raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
+    limit = PLACEMENT_S + OPEN_S
+    while True:
+        try:
+            answer = rpc.get(ref, max(0.0, since + limit - time.monotonic()))
+            break
+        except rpc.Timeout:
+            if limit >= LOAD_S or not _answers(actor):
+                raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
+            limit += OPEN_S
+        except rpc.Lost as error:
+            raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
+        except rpc.CallFailed as error:
+            raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
     if isinstance(answer, Failed):
         raise answer.error(host)
     return answer

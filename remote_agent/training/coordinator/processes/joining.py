@@ -26,7 +26,7 @@ from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.actors import Workers
-from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
+from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
 from remote_agent.training.shared import likeness, rpc
 from remote_agent.training.shared.likeness import Named
@@ -142,10 +142,15 @@ class Joining:
     def _open(self, seat: Placement, profile: DeviceProfile | None) -> WorkerHandle:
         actor, opening = self._workers.start(seat)
         try:
-            opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
+            opened = self._workers.opened(seat, actor, opening, time.monotonic())
             reference, config, mine = self.reference, self._config, tuple[Named, ...]()
             if profile is None or spec_of(config.strategy).split:  # there the process has to know the model's blocks
-                found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)
+                found = measure(
+                    [Candidate(seat, actor, opened)],
+                    config.batch_size,
+                    config.measure_seconds,
+                    config.slice_deadline_s,
+                )
                 profile, reference = found.profiles[0], reference or found.reference
                 mine = found.workers
             elif self.others:

@@ -49,6 +49,9 @@ LOG = logging.getLogger(__name__)
 SAMPLES = 12
 """Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
 
+LOOK_S = 1.0
+"""Seconds that their loss may take; on a slow device they are fewer."""
+
 GRADIENTS = 64
 """Numbers of each parameter's gradient that are compared, at most."""
 
@@ -69,6 +72,7 @@ class Additivity:
         samples: indices of those to take some of.
         state: buffers and frozen parameters by name.
         large: samples that are compared once more, as many as are computed together in training; 0: none.
+        few: compare no more than these otherwise.
         gradients: compare them as well.
 
     Attributes:
@@ -85,13 +89,14 @@ class Additivity:
         samples: Indices,
         state: Mapping[str, Tensor],
         large: int = 0,
+        few: int = SAMPLES,
         gradients: bool = True,
     ) -> None:
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         self._anchored = flat.Anchored(model)
         # At least two, to compare them together with each alone, also where training computes one at a time.
-        count = min(SAMPLES, len(samples), max(2, computer.most or SAMPLES))
+        count = min(SAMPLES, few, len(samples), max(2, computer.most or SAMPLES))
         self._indices = spread(samples, count)
         self._large = spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
         self._moved, self._gradients = frozenset[str](), gradients and computer.most != 1

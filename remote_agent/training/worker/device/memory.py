@@ -86,14 +86,16 @@ class Limit:
     budget: float
 
 
-def find(device: torch.device, compute: Callable[[int], None], smallest: int, largest: int, batch: int) -> Limit:
+def find(
+    device: torch.device, compute: Callable[[int], None], smallest: int, largest: Callable[[], int], batch: int
+) -> Limit:
     """How many samples of a batch of ``batch`` the device can take at a time.
 
     Args:
         device: where ``compute`` computes.
         compute: forward and backward of that many samples.
         smallest: the first size to try, twice: the first time warms the device up.
-        largest: no size above it is tried.
+        largest: asked after each size: none above it is tried.
         batch: more samples than that are never asked for.
     """
     kind = backend.of(device)
@@ -104,7 +106,7 @@ def find(device: torch.device, compute: Callable[[int], None], smallest: int, la
     while following is not None:
         points.append((following, kind.peak_bytes(device, partial(compute, following))))
         budget = kind.used_bytes(device) + kind.safe_part * kind.free_bytes(device)
-        following = next_size(points, before, budget, largest)
+        following = next_size(points, before, budget, largest())
     found = need(points)
     if found is None:
         return Limit(most=None, each=0.0, budget=budget)

@@ -21,7 +21,7 @@ from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, memory, trained
-from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.additivity import LOOK_S, Additivity
 from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.costs import ReadyTimes
@@ -35,6 +35,15 @@ LARGE_S = 0.5
 
 RESIZED = "compute the loss of one batch in create_model, so that it has its shape when training begins"
 """What to do about a buffer that gets its shape in the first call, as the observers of quantization do."""
+
+LEAST_SAMPLES = 4
+"""Samples that are compared in any case."""
+
+BACKWARD = 3.0
+"""Times that a slice takes longer with its gradient, about."""
+
+SLICE_S = 5.0
+"""Seconds of the largest slice that is measured: larger ones would say nothing more of a device that is so slow."""
 
 MEASUREMENTS_PER_SIZE = 7
 """Times that each size is measured, within the time limit; the median counts."""
@@ -83,6 +92,7 @@ class Profiler:
         kept = {name: tensor.detach().clone() for name, tensor in state.items()}
         before = [buffer.clone() for buffer in self._weights.flats]
         note = self._limit(sizes, batch)
+        sizes = sorted({min(size, self._bearable()) for size in sizes})
         deadline = time.perf_counter() + seconds
         for wanted in range(2, MEASUREMENTS_PER_SIZE + 2):  # the first of each size is its warm-up
             for size in sizes:
@@ -133,7 +143,8 @@ class Profiler:
         parameters = flat.trained(self._model)
         stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
         try:
-            additivity = Additivity(self._model, self._computer, self._owner, self._samples, state, self._large(batch))
+            large, few = self._large(batch), max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
+            additivity = Additivity(self._model, self._computer, self._owner, self._samples, state, large, few)
             found: Findings = job.guard(LOSS, additivity.check)
             changed = frozenset(name for name, each in parameters.items() if flat.digest(each) != stirred[name])
             if additivity.evaluating is not None:
@@ -151,8 +162,16 @@ class Profiler:
 
     def _large(self, batch: int) -> int:
         """Samples of a batch, or so many as are computed in :data:`LARGE_S`."""
+        return max(1, min(batch, int(LARGE_S / self._each_s())))
+
+    def _bearable(self) -> int:
+        """Samples of a slice that takes :data:`SLICE_S`; at least of the smallest one that was computed."""
+        return max(min(self._seconds), int(SLICE_S / self._each_s()))
+
+    def _each_s(self) -> float:
+        """Seconds of a sample in the largest slices so far."""
         size = max(self._seconds)
-        return max(1, min(batch, int(size * LARGE_S / max(min(self._seconds[size]), 1e-9))))
+        return max(min(self._seconds[size]), 1e-9) / size
 
     def _compute(self, size: int) -> None:
         """Compute a slice of ``size`` samples, and note how long it takes and which parameters got no gradient."""
@@ -175,7 +194,8 @@ class Profiler:
     def _limit(self, sizes: Sequence[int], batch: int) -> str:
         """Lower what is computed at a time to what fits into memory. Returns a sentence for the plan."""
         largest = min(sizes[-1], self._computer.most or sizes[-1])
-        limit = memory.find(self._device, self._compute, min(SMALLEST, largest), largest, batch)
+        bearable = lambda: min(largest, self._bearable())  # noqa: E731
+        limit = memory.find(self._device, self._compute, min(SMALLEST, largest), bearable, batch)
         most = self._computer.most
         if limit.most is not None and (most is None or limit.most < most):
             self._computer.most = limit.most

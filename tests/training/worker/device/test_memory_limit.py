@@ -74,7 +74,7 @@ def test_what_a_sample_takes_is_measured_on_this_computer(tmp_path: Path) -> Non
             tried.append(size)
             torch.ones(size * MIB // 4)  # a MiB for each sample
 
-        limit = memory.find(torch.device("cpu"), compute, 2, 4096, 1 << 30)
+        limit = memory.find(torch.device("cpu"), compute, 2, lambda: 4096, 1 << 30)
         print(limit.each / MIB, limit.budget / MIB, limit.most, max(tried))
         """,
     )

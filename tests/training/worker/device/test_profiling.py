@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.flat import FlatTensors
-from remote_agent.training.worker.device import held_values
+from remote_agent.training.worker.device import held_values, profiling
+from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 
@@ -95,3 +97,36 @@ def test_a_buffer_that_gets_another_shape_is_refused_by_its_name() -> None:
     with pytest.raises(JobError, match=r"changes the shape of least from \[0\] to \[2\]") as error:
         profiler.measure((2, 4), 0.01, 8)
     assert "in create_model" in error.value.hint
+
+
+def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 2 ms a sample, with limits of some milliseconds in place of seconds."""
+    called: list[int] = []
+
+    def loss(network: nn.Module, batch: Tensor) -> Any:
+        called.append(len(batch))
+        time.sleep(0.002 * len(batch))
+        return network(batch).square().mean()
+
+    def largest(look_s: float, slice_s: float) -> tuple[int, int]:
+        """Samples of a call while sizes are measured, and while the loss is compared."""
+        called.clear()
+        model = nn.Linear(3, 2).train()
+        computer = SliceComputer(model, loss, datasets.as_dataset(torch.randn(64, 3)), CPU, seed=0)
+        profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(64), None)
+        with monkeypatch.context() as patch:
+            patch.setattr(profiling, "LOOK_S", look_s)
+            patch.setattr(profiling, "SLICE_S", slice_s)
+            patch.setattr(profiling, "LARGE_S", 1e-6)
+            patch.setattr(
+                Additivity,
+                "check",
+                lambda own: called.append(-len(own._indices)) or own._findings(True, False, "", "", "", ()),
+            )
+            profiler.measure((2, 64), 0.0, 64)
+        return max(called), -min(called)
+
+    assert largest(look_s=9.0, slice_s=9.0) == (64, 12)
+    slow = largest(look_s=0.002, slice_s=0.02)
+    assert 2 <= slow[0] <= 10
+    assert slow[1] == 4
