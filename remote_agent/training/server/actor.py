@@ -59,6 +59,7 @@ class ParameterServer(LinkEnd):
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._orphan: CoordinatorWatchdog | None = None
+        self._streams: list[ShardServer | StaleServer | SharedMemoryServer] = []
 
     def open(
         self, blob: bytes, state: bytes, config: TrainingConfig, options: Chosen | None = None
@@ -78,7 +79,6 @@ class ParameterServer(LinkEnd):
         except TrainingError as error:
             return Failed.of(error)
         self._config = config
-        self._streams: list[ShardServer | StaleServer | SharedMemoryServer] = []
         self._resumed = Resumption(step=0)
         self._shapes: dict[str, torch.Size] = {}
         self._held: tuple[Fragment, ...] = ()
