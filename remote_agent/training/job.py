@@ -1,4 +1,4 @@
-"""Loads the user's job (model, optimizer, loss, data, evaluation), checks it, and packs it for the workers.
+"""Loads the user's job (model, optimizer, loss, data, evaluation), and checks it.
 
 A job is any object (or class without arguments) with::
 
@@ -24,22 +24,15 @@ or a ``DistributedTrainer``, which has a factory, data and a configuration.
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
-import importlib
 import inspect
-import linecache
 import os
-import pickle
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-from ray import cloudpickle
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -50,10 +43,12 @@ from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.settings import OF_ORDERS, names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
-from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding, side_effects
+from remote_agent.training.shared import file_memory, optimizer_extras
+from remote_agent.training.user_code import checks, importing, job_code, losses, seeding, sending, side_effects
 from remote_agent.training.user_code.names import refuse_uncalled
-from remote_agent.training.user_code.user_errors import CREATING, is_users_own
+from remote_agent.training.user_code.sending import dumps as dumps
+from remote_agent.training.user_code.sending import loads as loads
+from remote_agent.training.user_code.user_errors import CREATING
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.whereabouts import HERE
 
@@ -156,7 +151,7 @@ def load(name: str, folder: Path) -> Job:
     if not hasattr(module, attribute):
         public = [entry for entry in vars(module) if not entry.startswith("_")]
         raise JobError(f"{path.name} has no {attribute!r}", hint=f"it defines: {', '.join(public)}")
-    cloudpickle.register_pickle_by_value(module)
+    sending.loaded(module, path, attribute)
     return from_object(name, getattr(module, attribute))
 
 
@@ -195,83 +190,6 @@ def check(job: Job, config: TrainingConfig) -> None:
     own = getattr(job.factory, "check", None)
     if callable(own):
         guard("check", own, config)
-
-
-def dumps(factory: Any, by_value: bool = True) -> bytes:
-    """Pack ``factory`` as bytes, with the user's own modules and the job's files, of which workers have no copy.
-
-    The bytes also hold the job's own strategies and kinds of devices, and what its file did beside (``side_effects``).
-
-    Modules are sent by value, with their current state. If one holds something that can't be sent, such as a lock, or
-    with ``by_value=False``, the workers import all modules but the job's own from the files, also in later calls.
-
-    Raises:
-        JobError: the job holds something that can't be sent, for example an open file.
-    """
-    module = inspect.getmodule(factory if inspect.isclass(factory) else type(factory))
-    _send_by_name()
-    try:
-        if module is not None and _is_sent(module):
-            cloudpickle.register_pickle_by_value(module)
-        for own in filter(_is_sent, job_code.modules()):
-            if by_value:
-                cloudpickle.register_pickle_by_value(own)
-            elif own is not module and own.__name__ in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.unregister_pickle_by_value(own)
-        user_made = cloudpickle.dumps((strategies.own(), own_devices.KINDS, side_effects.patches(), factory))
-        return pickle.dumps((job_code.sent(), _sources(), side_effects.state(), user_made))
-    except Exception as error:
-        if by_value:
-            return dumps(factory, by_value=False)
-        raise JobError(
-            f"the job can't be sent to the workers: {error}",
-            hint="keep open files, locks and connections out of the job object",
-        ) from error
-
-
-def _send_by_name() -> None:
-    """Have modules of unusual types sent by their names, such as ``torch.classes`` and ``torch.backends.cudnn``.
-
-    Code that names ``torch`` and some attribute ``classes`` is taken by cloudpickle to need that module.
-    """
-    there: tuple[object, ...] = tuple(sys.modules.values())  # not each is a module
-    for kind in set(map(type, there)):
-        if issubclass(kind, ModuleType) and kind is not ModuleType:
-            copyreg.pickle(kind, _by_name)
-
-
-def _by_name(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-    return importlib.import_module, (module.__name__,)
-
-
-def loads(blob: bytes) -> Any:
-    """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
-    sent, sources, state, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
-    side_effects.restore(state)
-    for file, lines in sources.items():
-        linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
-    if sent is not None:
-        inert.from_now_on()
-        job_code.enter_there(sent)
-    own, kinds, patches, factory = cloudpickle.loads(user_made)
-    side_effects.put(patches)
-    for spec in own:
-        strategies.register(spec)
-    own_devices.KINDS.update(kinds)
-    return factory
-
-
-def _is_sent(module: ModuleType) -> bool:
-    """Whether a module is sent to the workers by value; Ray always sends a script's own."""
-    file = getattr(module, "__file__", None)
-    return file is not None and module.__name__ != "__main__" and is_users_own(file)
-
-
-def _sources() -> dict[str, list[str]]:
-    """The lines of all user files that are sent by value, by path, for messages of hosts that have no copy."""
-    names = ("__main__", *cloudpickle.list_registry_pickle_by_value())
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
-    return {file: linecache.getlines(file) for file in files if file is not None and is_users_own(file)}
 
 
 def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) -> nn.Module:

@@ -285,6 +285,58 @@ def test_a_module_beside_a_script_that_can_not_be_sent_is_imported(tmp_path: Pat
     assert apart(lambda: (sys.path.append(str(tmp_path)), job.loads(blob).loss())[1]) == 1
 
 
+WHAT_CAN_NOT_BE_SENT_BY_VALUE = {
+    "a function that remembers": "@functools.cache\ndef use(): return KNOWN['words']",
+    "an attribute that remembers": """
+class Uses:
+    @functools.cached_property
+    def words(self): return KNOWN["words"]
+def use(): return Uses().words""",
+    "a lock": "LOCK = threading.Lock()\ndef use():\n    with LOCK: return KNOWN['words']",
+    "a function of several types": """
+@functools.singledispatch
+def of(x): return KNOWN["words"]
+def use(): return of(0)""",
+    "a name for a type": "Id = typing.NewType('Id', int)\ndef use(): return Id(KNOWN['words'])",
+    "a function of torch.jit": """
+@torch.jit.script
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x
+def use(): return int(same(torch.tensor(KNOWN["words"])))""",
+    "an operator": """
+@torch.library.custom_op("mine::same", mutates_args=())
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+def use(): return int(same(torch.tensor(KNOWN["words"])))""",
+}
+
+
+@pytest.mark.parametrize("code", WHAT_CAN_NOT_BE_SENT_BY_VALUE.values(), ids=WHAT_CAN_NOT_BE_SENT_BY_VALUE)
+def test_a_job_of_which_something_can_not_be_sent_is_imported_and_has_its_state(tmp_path: Path, code: str) -> None:
+    """Its data fills a table on the head, which the loss reads on the workers."""
+    text = f"""
+import functools, threading, typing
+import torch
+KNOWN = {{}}
+{code}
+class Job:
+    def create_model(self): return torch.nn.Linear(1, 1)
+    def create_data(self):
+        KNOWN["words"] = 7
+        return [(torch.ones(1), torch.ones(1))]
+    def loss(self, model, batch): return use()
+"""
+    (tmp_path / "mine.py").write_text(text)
+
+    def made() -> bytes:
+        loaded = job.load("mine.py:Job", tmp_path)
+        loaded.create_data()
+        return job.dumps(loaded.factory)
+
+    blob = apart(made)
+    assert apart(lambda: job.loads(blob).loss(None, None)) == 7
+
+
 def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = types.ModuleType("naming")
     module.__file__ = str(tmp_path / "naming.py")

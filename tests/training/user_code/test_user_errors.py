@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_lines_of_the_users_file_are_known_where_there_is_no_copy_of_it(tmp_path
     )
     blob = job.dumps(job.load("my_job.py:Job", tmp_path).factory)
     path.unlink()
-    job.linecache.clearcache()  # as on another host
+    linecache.clearcache()  # as on another host
     assert "    raise ValueError('no')" in told("create_model", job.loads(blob).create_model).detail.splitlines()
 
 

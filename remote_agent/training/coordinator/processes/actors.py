@@ -30,7 +30,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
-from remote_agent.training.user_code import job_code
+from remote_agent.training.user_code import job_code, sending
 from remote_agent.training.user_code.user_errors import headline
 from remote_agent.training.worker.actor import Worker
 
@@ -70,15 +70,18 @@ class WorkerInit:
         Raises:
             JobError: it can't be sent.
         """
-        with contextlib.suppress(TypeError, AttributeError):
-            return rpc.put(self._dataset)
-        self.job = rpc.put(job.dumps(self._factory, by_value=False))
-        try:
-            return rpc.put(self._dataset)
-        except (TypeError, AttributeError) as error:
-            said = headline(error.__cause__ or error)  # Ray's own text is a page about how it found out
-            hint = "keep open files, locks and connections out of the data: open them where a sample is read"
-            raise JobError(f"the data can't be sent to the workers: {said}", hint=hint) from error
+        error: Exception | None = None
+        for way in (sending.OTHERS_BY_NAME, sending.BY_NAME, None):
+            try:
+                return rpc.put(self._dataset)
+            except (TypeError, AttributeError) as each:
+                error = error or each
+                if way is not None:
+                    self.job = rpc.put(job.dumps(self._factory, way))
+        assert error is not None
+        said = headline(error.__cause__ or error)  # Ray's own text is a page about how it found out
+        hint = "keep open files, locks and connections out of the data: open them where a sample is read"
+        raise JobError(f"the data can't be sent to the workers: {said}", hint=hint) from error
 
 
 class Servers:
