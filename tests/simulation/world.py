@@ -560,6 +560,8 @@ class World:
         self.longest_s, self._last = max(self.longest_s, kernel.now - self._last), kernel.now
         self.steps += 1
         is_well = session is not None and not session.away and not self.missing(session)
+        # One that ended while the coordinator was stopped is not missed before some more steps.
+        is_well = is_well and not any(member.actor.owner.dead for member in cast("Any", session).members)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
         self._well = self._well + 1 if is_well and is_over and self.way is not AUTO else 0
 
