@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from remote_agent.protocol import DeviceSpec, RunCommand
 from remote_agent.states import ControlCommand
 from remote_agent.strategies import spec_of
-from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import engine, loop, main, setup
@@ -35,6 +34,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import gaps_and_overlaps
 from remote_agent.training.deadlines import HANGS_S
 from remote_agent.training.errors import LostAtStart, TrainingError
+from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import flat, rpc
 from remote_agent.training.shared.slices import SliceSpan
@@ -352,7 +352,7 @@ class World:
         )
         self.request = Request(
             run="simulated",
-            job=job.from_object("simulated", self.factory),
+            job=Job("simulated", self.factory, self.factory.create_data),
             config=config,
             devices=tuple(spec for name in hosts for spec in self._specs(name)),
             server_host=HOSTS[0],
