@@ -70,7 +70,7 @@ MODULES = {
             ("media", "media"),
             ("pipeline", "pipeline"),
             ("self_check", "self_check"),
-            ("served_step", "simulator predictions"),
+            ("served_step", "served_step simulator predictions"),
             ("sharding", "sharding"),
             ("shares", "shares"),
             ("simulator", "simulator predictions"),

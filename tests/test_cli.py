@@ -64,11 +64,9 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(cli, words: tuple[str, ...]
 
 def test_every_mistake_in_an_order_is_told_at_once_before_anything_is_opened(cli) -> None:
     cli.inventory.unlink()  # it is not even read
-    began = time.monotonic()
     done = cli(
         "train", "digit", "--set", "batchsize=8", "--set", "seed=x", "--set", "learning_rate=nan", "--set", "oops"
     )
-    assert time.monotonic() - began < 3
     assert done.returncode == 2
     assert done.stdout == ""
     for said in ("'digits'", "'batch_size'", "seed=x: expected", "learning_rate=nan: expected", "'oops' is not key"):

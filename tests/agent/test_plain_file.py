@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,14 +21,13 @@ from remote_agent.host import layout, mesh, processes, supervision
         (lambda folder: processes.record_path(folder, "ray"), lambda folder: processes.read_record(folder, "ray")),
     ],
 )
+@pytest.mark.timeout(60, method="signal")  # a pipe that nothing is written to would be waited for without end
 def test_a_pipe_in_the_place_of_a_file_of_ours_is_as_if_there_were_none(
     tmp_path: Path, place: Callable[[Path], Path], read: Callable[[Path], object]
 ) -> None:
     place(tmp_path).parent.mkdir(exist_ok=True)
     os.mkfifo(place(tmp_path))
-    began = time.monotonic()
     assert read(tmp_path) is None
-    assert time.monotonic() - began < 1
 
 
 def test_a_device_is_no_file_and_a_plain_file_is_read(tmp_path: Path) -> None:

@@ -38,6 +38,16 @@ def test_whole_numbers_and_choices_come_alike_often() -> None:
     }
 
 
+def test_where_there_are_as_many_trials_as_combinations_each_is_tried_once() -> None:
+    parameters = (Parameter(name="n", low=1, high=3, whole=True), Parameter(name="c", choices=("a", "b")))
+    search = Search(parameters=parameters, trials=6)
+    assert search.combinations == 6
+    tried = [row["n"] + row["c"] for row in search.values()]
+    assert sorted(tried) == ["1a", "1b", "2a", "2b", "3a", "3b"]
+    assert tried != sorted(tried), "each part of them early"
+    assert Search(parameters=(*parameters, Parameter(name="x", high=1.0)), trials=6).combinations == math.inf
+
+
 def test_rungs_are_parts_of_a_trials_own_steps() -> None:
     assert rungs(270) == (10, 30, 90)
     assert rungs(9) == (1, 3)

@@ -15,6 +15,7 @@ from hetero_tui.errors import PlanError
 from hetero_tui.planning import catalogue, fleet_file
 from hetero_tui.planning.plan_report import estimates
 from hetero_tui.planning.what_if import changed, check
+from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.choice import choose
 from remote_agent.planning.survey import Device, Host, Survey, Work
 
@@ -53,10 +54,30 @@ def test_an_added_device_never_has_the_name_of_a_host_that_is_there() -> None:
     assert changed(own, ["add=m1", "add=m1"]).names == ("m1-2", "m1", "m1-3")
 
 
-def test_an_added_host_handles_chunks_no_faster_than_those_that_are_there() -> None:
-    hosts = tuple(dataclasses.replace(each, turn_s=0.001, touch_s=2e-9) for each in measured().hosts)
+def test_an_added_host_handles_chunks_as_slowly_as_the_slowest_that_is_there() -> None:
+    first, second = measured().hosts
+    hosts = (
+        dataclasses.replace(first, update_s=0.003, turn_s=0.001, touch_s=1e-9),
+        dataclasses.replace(second, update_s=0.002, turn_s=0.004, touch_s=2e-9),
+    )
     added = changed(dataclasses.replace(measured(), hosts=hosts), ["add=rtx4070"]).hosts[-1]
-    assert (added.turn_s, added.touch_s) == (0.001, 2e-9)
+    assert (added.update_s, added.turn_s, added.touch_s) == (0.003, 0.004, 2e-9)
+    assert added.both == 0.0, "a wire carries both ways at once"
+
+
+def test_an_added_device_takes_layers_in_its_own_time_and_with_its_own_memory() -> None:
+    block = BlockCost(forward_s=1.0, backward_s=2.0, weights=4, trained=4, held=4, boundary=4)
+    blocks = DeviceBlocks(blocks=(block,), room=1e9, host="mercer", update_s=0.5)
+    first, second = measured().hosts
+    device = dataclasses.replace(first.devices[0], blocks=blocks)
+    survey = dataclasses.replace(measured(), hosts=(dataclasses.replace(first, devices=(device,)), second))
+    (added,) = changed(survey, ["add=rtx4070"]).hosts[-1].devices
+    assert added.blocks is not None
+    assert added.memory is not None
+    assert added.blocks.blocks[0].seconds == pytest.approx(3.0 * 6.7 / 29.1)
+    assert (added.blocks.host, added.blocks.room) == ("rtx4070", pytest.approx(0.9 * added.memory))
+    (without,) = changed(measured(), ["add=rtx4070"]).hosts[-1].devices
+    assert without.blocks is None
 
 
 def test_links_and_hosts_change_one_after_the_other() -> None:
@@ -68,8 +89,9 @@ def test_links_and_hosts_change_one_after_the_other() -> None:
 
 def test_every_change_that_can_not_be_made_is_named_at_once() -> None:
     with pytest.raises(PlanError) as error:
-        changed(measured(), ["add=rtx470@1gbit", "without=nass", "link=2bit", "ad=m1"])
+        changed(measured(), ["add=rtx470@1gbit", "without=nass", "link=2bit", "ad=m1", "link=mercy:wifi"])
     told = str(error.value)
+    assert "no host 'mercy'; did you mean 'mercer'?" in told
     assert "did you mean 'rtx4070'?" in told
     assert "did you mean 'nas'?" in told
     assert "no link '2bit'" in told

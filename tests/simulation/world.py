@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from remote_agent.protocol import DeviceSpec, RunCommand
 from remote_agent.states import ControlCommand
 from remote_agent.strategies import spec_of
-from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import engine, loop, main, setup
@@ -35,6 +34,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import gaps_and_overlaps
 from remote_agent.training.deadlines import HANGS_S
 from remote_agent.training.errors import LostAtStart, TrainingError
+from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import flat, rpc
 from remote_agent.training.shared.slices import SliceSpan
@@ -352,7 +352,7 @@ class World:
         )
         self.request = Request(
             run="simulated",
-            job=job.from_object("simulated", self.factory),
+            job=Job("simulated", self.factory, self.factory.create_data),
             config=config,
             devices=tuple(spec for name in hosts for spec in self._specs(name)),
             server_host=HOSTS[0],
@@ -560,6 +560,8 @@ class World:
         self.longest_s, self._last = max(self.longest_s, kernel.now - self._last), kernel.now
         self.steps += 1
         is_well = session is not None and not session.away and not self.missing(session)
+        # One that ended while the coordinator was stopped is not missed before some more steps.
+        is_well = is_well and not any(member.actor.owner.dead for member in cast("Any", session).members)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
         self._well = self._well + 1 if is_well and is_over and self.way is not AUTO else 0
 

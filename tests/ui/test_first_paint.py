@@ -11,7 +11,6 @@ import os
 import pty
 import select
 import signal
-import statistics
 import struct
 import subprocess
 import sys
@@ -19,8 +18,8 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-ROUNDS = 9
-"""Of both, one after the other: what slows this computer down for a while slows both down."""
+ROUNDS = 5
+"""Of both, one after the other. Other work makes a start cost more, and never less: the least is the program's own."""
 
 MAX = 1.5
 ALTERNATE_SCREEN = b"\x1b[?1049h"
@@ -58,7 +57,8 @@ def test_the_first_frame_takes_at_most_one_and_a_half_times_of_an_empty_textual_
     for program in (empty, ours):
         _seconds_to_first_frame(program, tmp_path)  # byte code and file cache warm for both
     rounds = [[_seconds_to_first_frame(program, tmp_path) for program in (empty, ours)] for _ in range(ROUNDS)]
-    ratio = statistics.median(own / bare for bare, own in rounds)
+    bare, own = map(min, zip(*rounds, strict=True))
+    ratio = own / bare
     print(f"first frame: {ratio:.2f} times the processor time of an empty Textual app")
     assert ratio <= MAX
 

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 Payload = tuple[NDArray[np.uint8], ...]
 
+HALVES = (torch.float16, torch.bfloat16)
+"""The dtypes of half precision."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -191,14 +194,12 @@ class FlatTensors:
 
 def norm(flats: Sequence[Tensor]) -> float:
     """The norm of all the flat tensors' numbers together; their memory is read once more."""
-    return math.sqrt(sum(float(torch.linalg.vector_norm(flat, dtype=_wide(flat))) ** 2 for flat in flats))
+    return math.sqrt(sum(float(torch.linalg.vector_norm(flat, dtype=wide(flat.dtype))) ** 2 for flat in flats))
 
 
-def _wide(flat: Tensor) -> torch.dtype:
-    """What squares are added up in: half precision would overflow."""
-    if flat.is_complex():
-        return torch.complex64
-    return torch.float32 if flat.dtype in (torch.float16, torch.bfloat16) else flat.dtype
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers are added up in: half precision would lose more with each, and squares would overflow."""
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def to_bytes(flat: Tensor) -> NDArray[np.uint8]:

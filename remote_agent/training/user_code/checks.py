@@ -20,12 +20,12 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Bystanders
+from remote_agent.training.user_code.names import TURNS
 
 _ONE = (
     "return one optimizer, with a parameter group for each part of the model:"
     " torch.optim.Adam([{'params': a.parameters()}, {'params': b.parameters(), 'lr': 1e-4}]); or one that steps"
-    " several in its step() (docs/your-own-model.md); a job that steps them in turns, as most GANs do, can't be trained"
-    " by this engine"
+    f" several in its step() (docs/your-own-model.md); {TURNS}"
 )
 SAME = "create_model must build the same layers wherever it is called: draw sizes from nothing but the seed"
 

@@ -28,12 +28,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.training.errors import JobError
+from remote_agent.training.shared.flat import HALVES
 
 WATCHED = ("cross_entropy", "nll_loss")
 """Functions of ``torch.nn.functional`` whose mean is over labels that count, with the weights of their classes."""
-
-HALVES = (torch.float16, torch.bfloat16)
-"""The dtypes of half precision."""
 
 IGNORED = -100
 """The target that torch's cross entropy leaves out."""

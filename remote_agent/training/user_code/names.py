@@ -32,6 +32,8 @@ MEANT = {
 STEPS = ("training_step", "optimizer_step", "configure_optimizers")
 """What other libraries call in a step: here the engine exchanges gradients between the loss and the optimizer."""
 
+TURNS = "a job that steps several optimizers in turns, as most GANs do, can't be trained by this engine"
+
 ALIKE = 0.85
 """Names that are at least so much alike, by :mod:`difflib`, are taken for a slip."""
 
@@ -58,8 +60,8 @@ def refuse_uncalled(factory: object) -> None:
             raise JobError(
                 f"the job has a {name}(), which is not called: the engine makes the steps, from the gradients of all"
                 " machines",
-                hint="return the loss from loss(model, batch) and one optimizer from create_optimizer(model, config); a"
-                " job that steps several optimizers in turns, as a GAN does, can't be trained by this engine",
+                hint="return the loss from loss(model, batch) and one optimizer from create_optimizer(model, config); "
+                + TURNS,
             )
 
 

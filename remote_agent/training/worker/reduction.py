@@ -52,7 +52,6 @@ ALIGN_EVERY = 100
 """Steps between two alignments of the weights, which add about half a percent to the traffic."""
 
 _FACTS = 3  # numbers before those of the parameters: samples, sum of losses, their weight
-_HALVES = frozenset({torch.float16, torch.bfloat16})
 _OPTIMIZER = (1 << 31) - 1  # replaces a slice's number, for the randomness of an optimizer's step
 
 
@@ -322,7 +321,7 @@ class Reduction:
     @torch.no_grad()
     def _align(self, group: ProcessGroup) -> None:
         for weights in self._weights.flats:
-            common = _real(weights).to("cpu", _dtype(weights), copy=True)
+            common = _wire(weights, copy=True)
             group.from_first(common, self._count)
             _real(weights).copy_(common)
 
@@ -372,15 +371,10 @@ def _real(buffer: Tensor) -> Tensor:
     return torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
 
 
-def _dtype(buffer: Tensor) -> torch.dtype:
-    """The dtype for sums; half precision would lose more with every worker."""
-    dtype = _real(buffer).dtype
-    return torch.float32 if dtype in _HALVES else dtype
-
-
-def _wire(buffer: Tensor) -> Tensor:
+def _wire(buffer: Tensor, *, copy: bool = False) -> Tensor:
     """Gloo's tensor for a flat ``buffer``: the buffer itself, or a CPU tensor if device or dtype differ."""
-    return _real(buffer).to("cpu", _dtype(buffer))
+    real = _real(buffer)
+    return real.to("cpu", flat.wide(real.dtype), copy=copy)
 
 
 def _unpack(tensors: dict[str, Tensor], payload: Payload) -> None:

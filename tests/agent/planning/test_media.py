@@ -43,6 +43,16 @@ def test_links_of_their_own_carry_as_much_at_once_as_alone() -> None:
     assert media.found([(0.0, 0.0)], [5.0]).both == (0.0,), "nothing is known of it"
 
 
+def test_two_links_are_a_medium_and_one_that_sent_nothing_at_once_is_on_none() -> None:
+    found = media.found([(AIR / 4, AIR / 4)] * 2, [AIR] * 2)
+    assert (found.both, found.medium) == ((AIR, AIR), AIR)
+    found = media.found([(AIR / 4, AIR / 4)] * 2 + [(0.0, AIR / 4)], [AIR] * 3)
+    assert found.both == (AIR, AIR, 0.0)
+    just_not = 0.99 * media.FASTER * AIR / 4
+    assert media.found([(AIR / 4, AIR / 4)] * 2, [just_not] * 2).both == (0.0, 0.0)
+    assert media.found([(AIR / 4, AIR / 4)] * 2, [1.02 * just_not] * 2).medium == AIR
+
+
 def test_links_that_carry_more_alone_share_what_they_carried_at_once_together() -> None:
     found = media.found([(AIR / 3, AIR / 3)] * 3 + [(1.2e6, 1.1e6)], [AIR] * 3 + [1.2e6])
     assert found.medium == pytest.approx(2 * AIR), "sent and received"

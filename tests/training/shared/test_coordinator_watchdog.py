@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from remote_agent.training.shared import coordinator_watchdog
+from tests.simulation.kernel import Kernel, installed
 
 ALONE_S = 0.5
 
 
-def live(heard_s: float, unheard_s: float) -> None:
-    """Be heard of for so long, and then wait to be ended."""
-    coordinator_watchdog.ORPHAN_S, coordinator_watchdog.UNHEARD_S = ALONE_S, unheard_s
-    actor = coordinator_watchdog.CoordinatorWatchdog()
-    end = time.monotonic() + heard_s
-    while time.monotonic() < end:
-        actor.heard()
-        time.sleep(ALONE_S / 10)
+def live() -> None:
+    """Wait to be ended, unheard of."""
+    coordinator_watchdog.ORPHAN_S, coordinator_watchdog.UNHEARD_S = ALONE_S, 2 * ALONE_S
+    coordinator_watchdog.CoordinatorWatchdog()
     time.sleep(60.0)
 
 
-@pytest.mark.parametrize(("heard_s", "unheard_s"), [(3 * ALONE_S, 60.0), (0.0, 2 * ALONE_S)])
-def test_it_lives_while_it_is_heard_of_and_ends_when_it_no_longer_is(heard_s: float, unheard_s: float) -> None:
-    process = multiprocessing.get_context("fork").Process(target=live, args=(heard_s, unheard_s))
+def test_a_process_that_is_never_heard_of_ends_itself_and_no_sooner_than_it_may() -> None:
+    process = multiprocessing.get_context("fork").Process(target=live)
     began = time.monotonic()
     process.start()
     process.join(30.0)
@@ -34,4 +31,19 @@ def test_it_lives_while_it_is_heard_of_and_ends_when_it_no_longer_is(heard_s: fl
         process.kill()
         pytest.fail("it lives on")
     assert process.exitcode == 0
-    assert lived >= (heard_s + 0.8 * ALONE_S if heard_s else unheard_s)
+    assert lived >= 2 * ALONE_S
+
+
+def test_it_lives_while_it_is_heard_of_and_ends_when_it_no_longer_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a simulated clock: a busy computer could keep the one that pings from it for long."""
+    kernel, ended = Kernel(0), list[float]()
+    monkeypatch.setattr(coordinator_watchdog, "os", SimpleNamespace(_exit=lambda _: ended.append(kernel.now)))
+    with installed(kernel, (coordinator_watchdog.__name__,)):
+        actor = coordinator_watchdog.CoordinatorWatchdog()
+        for _ in range(20):
+            kernel.wait(kernel.now + 0.9 * coordinator_watchdog.ORPHAN_S)
+            actor.heard()
+        heard = kernel.now
+        kernel.wait(heard + 2 * coordinator_watchdog.ORPHAN_S)
+    kernel.close()
+    assert ended == [pytest.approx(heard + coordinator_watchdog.ORPHAN_S)]

@@ -54,6 +54,10 @@ def test_samples_that_are_the_same_or_not_known_are_no_difference() -> None:
         (likeness(3.0, 9.0, exact="x"), likeness(3.0, exact="z")),  # one token more
         (likeness(0.5, 1.5), likeness(0.5, 1.6)),  # a feature
         (likeness(2.0, shape=()), likeness(2.1, shape=())),
+        (likeness(0.5, 1.5), likeness(0.5, 1.5, shape=(1, 2))),
+        (likeness(*[1.0] * 64, shape=(80,)), likeness(*[1.0] * 63, shape=(80,))),
+        (likeness(0.0, 100.0), likeness(0.03, 100.0)),  # more than what is rounded beside a large number
+        (likeness(*range(64)), likeness(*range(63), 70.0)),  # one of a few numbers
         (image(1), image(2)),
         (image(1), image(1, lambda value: 255 - value)),
         (image(1, lambda value: 280 + value / 10), image(2, lambda value: 280 + value / 10)),  # kelvins
@@ -78,6 +82,10 @@ def test_the_values_of_a_sample_are_said() -> None:
     [
         (likeness(0.5, 1.5, math.nan), likeness(0.5 + 1e-6, 1.5 - 1e-6, math.nan)),
         (likeness(0.0, 100.0), likeness(1e-6, 100.0)),  # what is rounded beside a large number
+        (likeness(0.0, 100.0), likeness(0.02, 100.0)),
+        (likeness(1.0, math.nan), likeness(1.0, 5.0)),
+        (likeness(math.nan), likeness(math.nan)),
+        (likeness(3.0, exact="x"), likeness(3.0)),  # of one it is not known
         (image(1), image(1, lambda value: value + 2)),  # another decoder
         (image(1), image(1, lambda value: min(255.0, value * 1.02))),
         (image(1), image(1, lambda value: value * (1 + 1e-3))),
@@ -123,6 +131,31 @@ def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -
     assert error.cause.endswith("; self.alpha differs, too: 0.5 and 0.1")
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ((3, 1.0, 2.0), (3, 5.0, 2.0), "a tensor with the sum 5 and a tensor with the sum 1"),
+        ((3, 1.0), (3, 1.0, 2.0), "a tensor with the sum 1 and (3, 1.0)"),
+        ("relu", "gelu", "gelu and relu"),
+        ("relu", 0.123456789, "0.123457 and relu"),
+        ((1.0,), 2.0, "2 and (1.0,)"),
+        (1, 2, "2 and 1"),
+    ],
+)
+def test_what_explains_a_difference_is_said_whatever_it_is(one: object, other: object, said: str) -> None:
+    first = log(2.0, reached={"self.same": one, "self.it": one})
+    error = refusal(first, log(3.0, reached={"self.same": one, "self.it": other}))
+    assert error is not None
+    assert error.cause.endswith(f"; self.it differs, too: {said}")
+
+
+@pytest.mark.parametrize(("count", "said"), [(4, "[0, 1, 2, 3] of shape [4]"), (5, "[0, 1, 2, 3, ...] of shape [5]")])
+def test_of_a_sample_the_first_four_numbers_are_said(count: int, said: str) -> None:
+    error = refusal(likeness(*[9.0] * count), likeness(*map(float, range(count))))
+    assert error is not None
+    assert f"batch[0] of sample 7 is {said} on b/cpu" in error.cause
+
+
 def test_of_several_hosts_the_one_is_named_that_is_unlike_the_most_others() -> None:
     for odd in range(3):
         losses = [log(9.0 if number == odd else 2.0) for number in range(3)]
@@ -141,6 +174,16 @@ def test_tensors_that_modules_hold_have_to_be_alike_in_all_processes_and_numbers
             assert found is not None
             assert "model.table is 100 numbers with the sum 3" in found.cause or "and 100 numbers" in found.cause
             assert "register_buffer" in found.hint
+    for mine, theirs, alike in (
+        ((5, 0.0, 0.0), (5, 0.0, 0.0), True),
+        ((100, 3.0, 100.0), (100, 3.4, 100.0), True),
+        ((2, 0.0, 0.01), (2, 0.14, 0.01), False),
+        ((2, 0.0, 0.5), (2, 0.0, 0.1), False),
+    ):
+        found = refusal(Likeness(held={"model.table": mine}), Likeness(held={"model.table": theirs}))
+        assert (found is None) is alike, (mine, theirs)
+    pair = Likeness(held={"model.pair": (2, 1.0, 1.0)})
+    assert refusal(pair, pair, head=Likeness(held={"model.pair": (2, -1.0, 1.0)})) is not None
     cores = Likeness(held={"model.only": (1, 16.0, 256.0)})
     assert refusal(one, cores) is not None
     assert refusal(one, one, head=cores) is None, "the coordinator's machine may have another number of cores"

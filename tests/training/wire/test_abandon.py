@@ -36,8 +36,8 @@ def test_whoever_waits_for_a_step_is_freed_at_once(fleet) -> None:
     threading.Timer(0.3, waiting.abandon).start()
     began = time.monotonic()
     with pytest.raises(ExchangeError, match="other shards"):
-        waiting.finish(DEADLINE)
-    assert time.monotonic() - began < DEADLINE / 2
+        waiting.finish(6 * DEADLINE)
+    assert time.monotonic() - began < 3 * DEADLINE
     with pytest.raises(ExchangeError, match="other shards"):
         waiting.begin(2, 1, 10)
     waiting.close()

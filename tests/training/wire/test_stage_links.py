@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from remote_agent.training.wire import codecs
+from remote_agent.training.wire import codecs, handshake
 from remote_agent.training.wire.connection import Connection
-from remote_agent.training.wire.deadlines import HANDSHAKE_S
 from remote_agent.training.wire.errors import ConnectionBroken, MalformedFrame
 from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks, pack, unpack
 
@@ -136,23 +134,22 @@ def test_a_stage_that_connects_to_one_that_is_lost_can_be_told_so() -> None:
     lost.close()
     telling = threading.Timer(PAUSE_S, stage.fail, ("the model is cut anew",))
     telling.start()
-    began = time.monotonic()
     try:
-        with pytest.raises(ConnectionBroken, match="cut anew"):
-            stage.open({0: lost.address}, (0,), 10.0)
+        with pytest.raises(ConnectionBroken, match="cut anew"):  # at the deadline it would say something else
+            stage.open({0: lost.address}, (0,), 60.0)
     finally:
         stage.close()
-    assert time.monotonic() - began < 5.0
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_stages_connect_at_an_address_of_either_kind_whoever_else_connects_and_is_silent(address: str) -> None:
+def test_stages_connect_at_an_address_of_either_kind_whoever_else_connects_and_is_silent(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 600.0)  # who waits for the silent one comes too late to connect
     if ":" in address and not socket.has_ipv6:
         pytest.skip("this computer has no IPv6")
     first, second = (StageLinks(stage, b"secret", address) for stage in (0, 1))
     with socket.create_connection(first.address, timeout=20.0):
-        began = time.monotonic()
         connected(first, second)
-        assert time.monotonic() - began < HANDSHAKE_S / 2
     first.close()
     second.close()

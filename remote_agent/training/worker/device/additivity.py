@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code.losses import HALVES
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values, notes
 from remote_agent.training.worker.device import device as devices
@@ -58,7 +58,7 @@ GRADIENTS = 64
 DRAWS = 12
 """Times that a random loss is computed."""
 
-HALF_TOLERANCE, AUTOCAST_TOLERANCE = 5e-2, 5e-3
+HALF_LOSS_TOLERANCE, AUTOCAST_TOLERANCE = 5e-2, 5e-3
 """The most that a loss may differ, as a part of itself: with parameters in half precision; with the job's autocast."""
 
 
@@ -102,7 +102,7 @@ class Additivity:
         self._moved, self._gradients = frozenset[str](), gradients and computer.most != 1
         self._statistics = uses_batch_statistics(model)
         halved = any(parameter.dtype in HALVES for parameter in model.parameters())
-        self.tolerance = HALF_TOLERANCE if halved else backend.of(computer.device).tolerance
+        self.tolerance = HALF_LOSS_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
         self._unsteady, self._data = False, ""
         self._notes: tuple[str, ...] = ()

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code.losses import HALVES, mean_of
+from remote_agent.training.user_code.losses import mean_of
 
 NOISE = 1e-6
 """The most that a loss without randomness differs from one time to the next, as a part of itself: some kernels add up
@@ -21,7 +22,7 @@ in any order. Dropout may change a loss by as little as a part in ten thousand."
 GRADIENT_TOLERANCE = 1e-3
 """The most that the gradient may differ, as a part of its norm."""
 
-HALF_TOLERANCE = 2e-2
+HALF_GRADIENT_TOLERANCE = 2e-2
 """The same for a gradient in half precision, whose numbers are rounded by 4 parts in a thousand."""
 
 PARAMETER_TOLERANCE = 3e-2
@@ -110,7 +111,7 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, again: Gradient, c
     steady = [float((one - other).norm()) for one, other in zip(whole, again, strict=True)]
     size = math.hypot(*(float(each.norm()) for each in whole))
     is_half = any(map(_is_half, whole))
-    most = max(GRADIENT_TOLERANCE * coarse, HALF_TOLERANCE * is_half) * math.hypot(*norms) + 1e-12
+    most = max(GRADIENT_TOLERANCE * coarse, HALF_GRADIENT_TOLERANCE * is_half) * math.hypot(*norms) + 1e-12
     if math.hypot(*differ) > most and math.hypot(*steady) <= 0.01 * most:
         return False
     if is_half:

@@ -22,10 +22,11 @@ from remote_agent.training import job
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.likeness import SOME, FirstLoss, Likeness, Numbers
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
-from remote_agent.training.user_code.losses import HALVES, mean_of
+from remote_agent.training.user_code.losses import mean_of
 from remote_agent.training.user_code.user_errors import LOSS, is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values

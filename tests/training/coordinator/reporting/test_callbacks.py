@@ -106,7 +106,7 @@ def test_one_that_is_slow_holds_nothing_up_and_steps_are_left_out_for_it(
 
     class Slow(Told):
         def on_step(self, event: protocol.Step) -> None:
-            go_on.wait(20)
+            go_on.wait(60)
             super().on_step(event)
 
     slow = Slow()
@@ -114,11 +114,10 @@ def test_one_that_is_slow_holds_nothing_up_and_steps_are_left_out_for_it(
         start(journal)
         while not slow.calls:  # the start is called, and waits no more: all places are for steps
             time.sleep(0.01)
-        began = time.monotonic()
         for number in range(1, 101):
             step(journal, number)
         evaluated(journal, 100, val_loss=1.0)
-        assert time.monotonic() - began < 5
+        assert [call for call, _ in slow.calls] == ["start"], "all steps are made while it has not done with the first"
         go_on.set()
         while ("evaluate", {"val_loss": 1.0}) not in slow.calls:
             time.sleep(0.01)
