@@ -81,7 +81,7 @@ def as_stream(data: object) -> Stream | None:
     if isinstance(data, DataLoader):
         if not isinstance(data.dataset, IterableDataset) and not _iterates_by_itself(data):
             return None
-        yields_batches = data.batch_size is not None or data.batch_sampler is not None
+        yields_batches = True  # with batch_size=None, too: what the dataset gives is then what a plain loop steps with
     elif _indexable(data) or (isinstance(data, tuple) and bool(data)):
         return None
     elif columns.library_of(data) == ("datasets", "IterableDataset"):

@@ -20,6 +20,13 @@ CHANGES_HINT = (
     " max_norm, normalise its output"
 )
 
+APART = (
+    "{what} differs from that of its parts by {apart:.0e} of it, which is more than rounding: something depends a little"
+    " on which samples are together (steps or iterations that go by a norm over the batch? a small term that is no mean"
+    " over samples?), and the weights come to differ from plain torch's, perhaps by more; with unit=batch_size one"
+    " device computes a batch undivided, as in plain torch"
+)
+
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -36,6 +43,8 @@ class Findings:
         unsteady: the same samples with the same random numbers gave another loss.
         batch_statistics: the model normalises by the statistics of the samples that are together.
         moved: the model's buffers and frozen parameters that the code changes.
+        apart: how far the gradient of a batch is from the sum of its parts', as a part of it, where that is more than
+            rounding does, and too little to refuse; 0: no farther.
         unchecked: no two samples could be computed together, so that nothing was compared.
         notes: for the plan.
     """
@@ -48,6 +57,7 @@ class Findings:
     unsteady: bool = False
     batch_statistics: bool = False
     moved: frozenset[str] = frozenset()
+    apart: float = 0.0
     unchecked: bool = False
     notes: tuple[str, ...] = ()
 
@@ -61,6 +71,7 @@ class Findings:
             unsteady=self.unsteady or other.unsteady,
             batch_statistics=self.batch_statistics or other.batch_statistics,
             moved=self.moved | other.moved,
+            apart=max(self.apart, other.apart),
             unchecked=self.unchecked and other.unchecked,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
@@ -132,6 +143,8 @@ def is_watched(config: TrainingConfig) -> bool:
 
 def differs(given: TrainingConfig, config: TrainingConfig, findings: Findings) -> str:
     """What the user has to know of ``config``, settled from what was ``given``: it is not what plain torch does."""
+    if findings.apart and not config.unit:
+        return APART.format(what="the gradient of a batch", apart=findings.apart)
     if given.unit or not findings.batch_statistics or config.unit >= config.batch_size:
         return ""
     return (

@@ -63,7 +63,7 @@ def generate() -> Iterator[Any]:
         (generate(), False),
         (DataLoader(Samples(), batch_size=2), True),
         (Doubled(torch.arange(4), batch_size=2), True),  # type: ignore[arg-type]
-        (DataLoader(Samples(), batch_size=None), False),
+        (DataLoader(Samples(), batch_size=None), True),
     ],
 )
 def test_an_iterable_yields_batches_if_it_is_a_loader_and_samples_otherwise(given_data: object, batched: bool) -> None:

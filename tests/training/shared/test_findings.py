@@ -113,6 +113,13 @@ def test_groups_that_batch_normalisation_sees_are_told_where_the_user_did_not_as
     assert not differs(config(), settle(config(deterministic=True), Findings(), (), devices=2), Findings())
 
 
+def test_a_gradient_that_differs_a_little_is_told_of_where_the_batch_is_divided() -> None:
+    found = Findings() | Findings(apart=3e-5)
+    assert "by 3e-05 of it" in differs(config(), settle(config(), found, (), devices=2), found)
+    assert not differs(config(unit=64), settle(config(unit=64), found, (), devices=2), found)
+    assert not differs(config(), config(), Findings())
+
+
 def test_a_loss_that_no_device_could_check_is_told_of_where_batches_have_several_samples() -> None:
     unchecked = Findings(unchecked=True)
     assert (unchecked | unchecked).unchecked

@@ -29,8 +29,10 @@ from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values, notes
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
+    FINE,
     Seen,
     adds_up,
+    apart,
     follows,
     is_same,
     is_zero,
@@ -41,7 +43,7 @@ from remote_agent.training.worker.device.comparing import (
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
-from remote_agent.training.worker.device.untouched import modes_kept
+from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Additivity:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
         scale: of the loss.
         tolerance: the most that it may differ, as a part of itself.
+        fine: the user is told of more than this.
     """
 
     def __init__(
@@ -99,7 +102,8 @@ class Additivity:
         halved = any(parameter.dtype in HALVES for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
-        self._unsteady, self._data = False, ""
+        self.fine = FINE * self._coarse**2
+        self._unsteady, self._data, self._apart = False, "", 0.0
         self._notes: tuple[str, ...] = ()
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
@@ -229,13 +233,15 @@ class Additivity:
         count, end = len(self._indices), self._splits()[0]
         try:
             whole, left, right = (self._gradient(*part, as_mean) for part in ((0, count), (0, end), (end, count)))
-            again = self._gradient(0, count, as_mean)
+            with rounded(self._model):
+                again = self._gradient(0, count, as_mean)
         except RuntimeError:
             if self._model.training:
                 raise
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
+        self._apart = apart(whole, left, right, again, self._coarse)
         return "" if adds_up(whole, left, right, again, self._coarse) else notes.BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
@@ -296,6 +302,7 @@ class Additivity:
             unsteady=self._unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
+            apart=self._apart,
             notes=said,
         )
 

@@ -143,6 +143,7 @@ class Profiler:
                     tolerance=IN_RUN * additivity.tolerance,
                     scale=additivity.scale,
                     owner=self._owner,
+                    fine=additivity.fine,
                 )
         finally:
             for buffer, before in zip(self._weights.flats, first, strict=True):

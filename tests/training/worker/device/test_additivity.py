@@ -124,6 +124,29 @@ def test_where_the_loss_uses_a_buffer_that_the_batch_changes_the_buffer_is_named
     assert "changes kept, which is not trained" in found(squared, Reading(see, torch.zeros(()))).together
 
 
+class Iterated(nn.Module):
+    """Iterates until a norm is small: over the batch, or of each sample by itself."""
+
+    def __init__(self, dims: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net, self.dims = net(), dims
+
+    def forward(self, x: Tensor) -> Any:
+        put, out = self.net(x), torch.zeros(len(x), 3)
+        for _ in range(20):
+            last, out = out, put + 0.5 * out.sin()
+            step = (out - last).square().mean(self.dims, keepdim=True).sqrt().detach()
+            out = last + (out - last) * step / (step + 1e-3)
+        return out
+
+
+def test_iterations_that_go_by_a_norm_over_the_batch_are_told_of() -> None:
+    seen = found(squared, Iterated((0, 1)))
+    assert not seen.together
+    assert 1e-6 < seen.apart < 1e-3
+    assert found(squared, Iterated((1,))).apart == 0
+
+
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 

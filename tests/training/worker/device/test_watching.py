@@ -66,6 +66,36 @@ def test_all_of_the_first_slices_are_looked_at_and_later_ones_now_and_then() -> 
     assert 1000 / EVERY <= len(due) <= 1000 / EVERY + FIRST + 10
 
 
+def test_a_small_difference_is_told_once() -> None:
+    def solved(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        return out.square().mean() + (0 if batch[1].all() else 2e-5 * out.std(0).mean())
+
+    computer = watched(solved, net())
+    notices = []
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step + 5))
+        assert computer.watch is not None
+        notices.append(computer.watch.take_notice())
+    told = [each for each in notices if each]
+    assert len(told) == 1
+    assert "more than rounding" in told[0]
+    assert not any(notices[:5])  # none of these is padded
+
+
+def test_a_loss_that_rounding_changes_as_much_is_not_told_of() -> None:
+    def near(model: nn.Module, batch: Any) -> Tensor:
+        """Differences of nearly equal numbers are rounding for the most part."""
+        out = model(batch[0])
+        return ((out + 3e3) - 3e3).square().mean()
+
+    computer = watched(near, net())
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step))
+        assert computer.watch is not None
+        assert computer.watch.take_notice() == ""
+
+
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
 def test_padding_that_the_measurement_did_not_see_ends_the_run(middle: list[nn.Module]) -> None:
     computer = watched(masked, net(*middle))
