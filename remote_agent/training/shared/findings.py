@@ -20,11 +20,23 @@ CHANGES_HINT = (
     " max_norm, normalise its output"
 )
 
+CARRIED_HINT = (
+    "begin each batch anew (with zeros), and let a sample be as long a sequence as gradients are to reach: a hidden"
+    " state that one batch leaves to the next (truncated backpropagation through time) can't be divided among workers"
+)
+
+HIDDEN_HINT = (
+    "make it a buffer of the model (register_buffer), and a module, such as a target network, a part of the model: it"
+    " then starts each step the same everywhere, and afterwards is the mean over the parts (of whole numbers the"
+    " largest); draw random numbers from torch's, numpy's or Python's global generators, which are seeded for each"
+    ' slice; return what is only shown beside the loss: return loss, {"name": value}'
+)
+
 APART = (
-    "{what} differs from that of its parts by {apart:.0e} of it, which is more than rounding: something depends a little"
-    " on which samples are together (steps or iterations that go by a norm over the batch? a small term that is no mean"
-    " over samples?), and the weights come to differ from plain torch's, perhaps by more; with unit=batch_size one"
-    " device computes a batch undivided, as in plain torch"
+    "{what} differs from that of its parts by {apart:.0e} of it, which is more than rounding: something depends a"
+    " little on which samples are together (steps or iterations that go by a norm over the batch? a small term that is"
+    " no mean over samples?), and the weights come to differ from plain torch's, perhaps by more; with"
+    " unit=batch_size one device computes a batch undivided, as in plain torch"
 )
 
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
@@ -39,6 +51,7 @@ class Findings:
         together: why parts of a batch do not give what it gives; empty when they do.
         state: why parts do not give what the whole makes of the model's state; empty when they do.
         hidden: what the code changes outside of the model's state; empty when nothing was seen.
+        carried: that has a row for each sample: a hidden state, which the next batch begins with.
         data: why the same samples are others each time that they are taken; empty when they are not.
         unsteady: the same samples with the same random numbers gave another loss.
         batch_statistics: the model normalises by the statistics of the samples that are together.
@@ -53,6 +66,7 @@ class Findings:
     together: str = ""
     state: str = ""
     hidden: str = ""
+    carried: bool = False
     data: str = ""
     unsteady: bool = False
     batch_statistics: bool = False
@@ -67,6 +81,7 @@ class Findings:
             together=self.together or other.together,
             state=self.state or other.state,
             hidden=self.hidden or other.hidden,
+            carried=self.carried or other.carried,
             data=self.data or other.data,
             unsteady=self.unsteady or other.unsteady,
             batch_statistics=self.batch_statistics or other.batch_statistics,
@@ -102,10 +117,7 @@ def settle(
     if findings.hidden:
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
-            hint="make it a buffer of the model (register_buffer), and a module, such as a target network, a part of"
-            " the model: it then starts each step the same everywhere, and afterwards is the mean over the parts (of"
-            " whole numbers the largest); draw random numbers from torch's, numpy's or Python's global generators,"
-            ' which are seeded for each slice; return what is only shown beside the loss: return loss, {"name": value}',
+            hint=CARRIED_HINT if findings.carried else HIDDEN_HINT,
         )
     if findings.data:
         raise JobError(

@@ -56,6 +56,13 @@ def test_a_batch_that_can_not_be_cut_is_refused_unless_the_user_said_how(
         settle(config(**settings), found, (), devices=3)
 
 
+@pytest.mark.parametrize(("carried", "hint"), [(True, "begin each batch anew"), (False, "make it a buffer")])
+def test_a_hidden_state_of_the_batch_before_is_no_buffer(carried: bool, hint: str) -> None:
+    with pytest.raises(JobError) as error:
+        settle(config(), Findings() | Findings(hidden="model.hidden", carried=carried), (), devices=2)
+    assert error.value.hint.startswith(hint)
+
+
 def test_a_parameter_that_the_code_changes_itself_is_named_the_first_of_them() -> None:
     with pytest.raises(JobError, match="the trained parameter a, and such a change would be lost"):
         settle(config(), Findings(), ("b", "a"), devices=1)

@@ -103,7 +103,7 @@ class Additivity:
         self.tolerance = HALF_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
         self.fine = FINE * self._coarse**2
-        self._unsteady, self._data, self._apart = False, "", 0.0
+        self._unsteady, self._data, self._apart, self._carried = False, "", 0.0, False
         self._notes: tuple[str, ...] = ()
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
@@ -161,6 +161,7 @@ class Additivity:
                     hidden = written
                 elif written.startswith("self."):
                     self._notes += (notes.WRITTEN.format(name=written),)
+            self._carried = held_values.has_rows(kept.get(hidden), count)
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
@@ -298,6 +299,7 @@ class Additivity:
             together=together,
             state=state,
             hidden=hidden,
+            carried=self._carried,
             data=self._data,
             unsteady=self._unsteady,
             batch_statistics=self._statistics,

@@ -122,7 +122,9 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient,
         return True
     noise = GRADIENT_NOISE * coarse**2 * size + 1e-12
     limits = [PARAMETER_TOLERANCE * coarse * norm + noise for norm in norms]
-    return not any(off > limit and own <= STEADY * limit for off, own, limit in zip(differ, steady, limits, strict=True))
+    return not any(
+        off > limit and own <= STEADY * limit for off, own, limit in zip(differ, steady, limits, strict=True)
+    )
 
 
 def apart(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient, coarse: float) -> float:

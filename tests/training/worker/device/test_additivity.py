@@ -124,6 +124,25 @@ def test_where_the_loss_uses_a_buffer_that_the_batch_changes_the_buffer_is_named
     assert "changes kept, which is not trained" in found(squared, Reading(see, torch.zeros(()))).together
 
 
+class Remembering(nn.Module):
+    """Adds what it gave for the samples of the call before, or its mean."""
+
+    def __init__(self, *, rows: bool) -> None:
+        super().__init__()
+        self.net, self.rows, self.last = net(), rows, torch.zeros(1, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.net(x) + (self.last if len(self.last) in (1, len(x)) else 0)
+        self.last = (out if self.rows else out.mean(0, keepdim=True)).detach()
+        return out
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_what_a_batch_leaves_to_the_next_is_a_hidden_state_where_it_has_a_row_for_each_sample(rows: bool) -> None:
+    seen = found(squared, Remembering(rows=rows))
+    assert (seen.hidden, seen.carried) == ("model.last", rows)
+
+
 class Iterated(nn.Module):
     """Iterates until a norm is small: over the batch, or of each sample by itself."""
 

@@ -27,7 +27,9 @@ def test_a_part_that_was_in_evaluation_mode_is_named_unless_it_stays_there() -> 
 
 
 def test_rounded_weights_differ_by_their_last_bit_and_are_what_they_were_afterwards() -> None:
-    model = nn.ParameterList([torch.randn(3, 2).T, torch.zeros(2), torch.randn(2, dtype=torch.float64), torch.tensor(1j)])
+    model = nn.ParameterList(
+        [torch.randn(3, 2).T, torch.zeros(2), torch.randn(2, dtype=torch.float64), torch.tensor(1j)]
+    )
     before = [each.detach().clone() for each in model]
     with rounded(model):
         assert not any(torch.equal(now, then) for now, then in zip(list(model)[:3], before, strict=False))
