@@ -100,6 +100,20 @@ def test_a_loaders_own_collate_function_makes_the_batches() -> None:
     assert y.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("several", "named"),
+    [
+        ([DataLoader(Indexable()), DataLoader(Indexable())], "a list of a DataLoader and a DataLoader"),
+        ((Indexable(), Samples()), "a tuple of a Indexable and a Samples"),
+        ({"train": DataLoader(Indexable())}, "a dict of a DataLoader"),
+    ],
+)
+def test_several_sets_of_data_are_no_samples(several: object, named: str) -> None:
+    with pytest.raises(JobError, match=f"the data is {named}") as error:
+        datasets.as_dataset(several)
+    assert "create_validation_data" in error.value.hint
+
+
 @pytest.mark.parametrize("given_data", [7, None, object()])
 def test_what_is_no_data_is_an_error_that_says_what_is(given_data: object) -> None:
     assert datasets.as_stream(given_data) is None

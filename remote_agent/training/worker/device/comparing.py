@@ -109,7 +109,8 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient,
         whole: some numbers of each parameter's gradient.
         left: of one part of the samples.
         right: of the other one.
-        rounded: of the whole with weights that are rounded otherwise, which tells how far that can be said.
+        rounded: of the whole with weights that are rounded otherwise and other random numbers, which tells how far that
+            can be said.
         coarse: how many times less exactly than on a CPU the device computes.
     """
     differ, norms, steady = _apart(whole, left, right), _norms(whole, left, right), _apart(whole, rounded)

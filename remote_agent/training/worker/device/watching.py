@@ -175,12 +175,12 @@ class LossWatch:
             self._tell("the loss became random in evaluation mode, too")
 
     def _apart(self, computer: Computes, own: Slice, count: int, seen: tuple[float, float]) -> float:
-        """How far a loss that fits is from its halves', as a part of it; 0: as far as rounding does."""
+        """How far a loss that fits is from its halves', as a part of it; 0: as far as rounding and chance do."""
         off, size = abs(seen[0] - seen[1]), max(self._scale, *map(abs, seen))
         if not off > self._fine * size:
             return 0.0
         with rounded(self._model):
-            other = _losses(computer, self._seen(computer, own, count))
+            other = _losses(computer, self._seen(computer, own, count, 0))
         noise = max(abs(one - again) for one, again in zip(seen, other, strict=True))
         return off / size if off > CLEAR * noise else 0.0
 

@@ -166,6 +166,16 @@ def test_iterations_that_go_by_a_norm_over_the_batch_are_told_of() -> None:
     assert found(squared, Iterated((1,))).apart == 0
 
 
+def test_a_gradient_that_chance_changes_as_much_is_not_told_of() -> None:
+    """The noise of a consistency loss is in the gradient long before it is in the loss."""
+
+    def consistent(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        return out.square().mean() + (out - out.detach() - 1e-3 * torch.rand(len(out), 1)).square().mean()
+
+    assert found(consistent).apart == 0
+
+
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 

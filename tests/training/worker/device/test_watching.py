@@ -83,6 +83,21 @@ def test_a_small_difference_is_told_once() -> None:
     assert not any(notices[:5])  # none of these is padded
 
 
+def test_a_loss_that_chance_changes_as_much_is_not_told_of() -> None:
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        """Begins to draw a little noise for each sample after the measurement."""
+        each = model(batch[0]).square().mean(1)
+        return (each * (1 + begun * 1e-5 * torch.rand(len(each)))).mean()
+
+    begun = False
+    computer = watched(noisy, net())
+    assert computer.watch is not None
+    begun = True
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step))
+        assert "rounding" not in computer.watch.take_notice()
+
+
 def test_a_loss_that_rounding_changes_as_much_is_not_told_of() -> None:
     def rough(model: nn.Module, batch: Any) -> Tensor:
         """What makes much of the last bits."""
