@@ -33,8 +33,8 @@ from remote_agent.whereabouts import HERE
 HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"
 
 SEVERAL = (
-    "give the one to train with, and that for validation by create_validation_data; for several tasks, one dataset whose"
-    " samples hold one of each (torch.utils.data.StackDataset), or all of them in turn (ConcatDataset)"
+    "give the one to train with, and the other as validation data (create_validation_data); for several tasks, one"
+    " dataset whose samples hold one of each (torch.utils.data.StackDataset), or all in turn (ConcatDataset)"
 )
 
 _SHOWN = 8
@@ -127,8 +127,8 @@ def as_dataset(data: object) -> Any:
         return Collated(_as_torch_takes_it(data.dataset), collate)
     parts = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
     if parts and all(isinstance(each, DataLoader | Dataset) for each in parts):
-        names = " and a ".join(type(each).__name__ for each in parts)
-        raise JobError(f"the data is a {type(data).__name__} of a {names}", hint=SEVERAL)
+        names = ", ".join(type(each).__name__ for each in parts)
+        raise JobError(f"the data is a {type(data).__name__} of several ({names})", hint=SEVERAL)
     found = columns.library_of(data)
     if found == ("datasets", "Dataset"):
         whole: Any = columns.in_memory(data)

@@ -103,13 +103,13 @@ def test_a_loaders_own_collate_function_makes_the_batches() -> None:
 @pytest.mark.parametrize(
     ("several", "named"),
     [
-        ([DataLoader(Indexable()), DataLoader(Indexable())], "a list of a DataLoader and a DataLoader"),
-        ((Indexable(), Samples()), "a tuple of a Indexable and a Samples"),
-        ({"train": DataLoader(Indexable())}, "a dict of a DataLoader"),
+        ([DataLoader(Indexable()), DataLoader(Indexable())], r"list of several \(DataLoader, DataLoader\)"),
+        ((Indexable(), Samples()), r"tuple of several \(Indexable, Samples\)"),
+        ({"train": DataLoader(Indexable())}, r"dict of several \(DataLoader\)"),
     ],
 )
 def test_several_sets_of_data_are_no_samples(several: object, named: str) -> None:
-    with pytest.raises(JobError, match=f"the data is {named}") as error:
+    with pytest.raises(JobError, match=f"the data is a {named}") as error:
         datasets.as_dataset(several)
     assert "create_validation_data" in error.value.hint
 
