@@ -95,7 +95,7 @@ def stirred(model: nn.Module) -> Iterator[None]:
 def rounded(model: nn.Module) -> Iterator[None]:
     """Have the last bit of each trained weight be the other one, which shows what rounding does; without a copy."""
     weights = [each.data for each in flat.trained(model).values()]
-    bits = [each.view(_SINGLE[each.dtype]) for each in weights if each.dtype in _SINGLE]
+    bits = [each.view(_SINGLE[each.dtype]) for each in weights if each.dtype in _SINGLE and type(each) is Tensor]
     try:
         for each in bits:
             each.bitwise_xor_(1)
