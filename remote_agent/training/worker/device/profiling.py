@@ -180,13 +180,16 @@ class Profiler:
 
     def _explained(self, error: JobError, indices: Indices) -> JobError:
         """The ``error`` of a slice; it says so where the same samples can be computed, more or fewer at a time."""
-        size = len(indices)
+        size, most = len(indices), self._computer.most
         for count in {self._batch, min(self._seconds, default=self._batch)} - {size, 0}:
             parts = np.split(np.resize(self._samples, max(count, size)), range(count, size, count))
+            self._computer.most = None  # all of a part together
             with contextlib.suppress(TrainingError):
                 for part in parts:
                     self._computer.compute(0, Slice.whole(part))
-                return JobError(f"{error.cause}{OTHERS.format(count=count)}", hint=OTHERS_HINT, detail=error.detail)
+                if self._computer.most is None:  # they were, as there was memory for that
+                    return JobError(f"{error.cause}{OTHERS.format(count=count)}", hint=OTHERS_HINT, detail=error.detail)
+        self._computer.most = most
         return error
 
     def _ready_curve(self, size: int) -> tuple[float, ...]:

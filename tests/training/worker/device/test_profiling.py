@@ -136,6 +136,6 @@ SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
 
 def measured_of(model: nn.Module) -> None:
     computer = SliceComputer(
-        model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0
+        model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0, most=4
     )
     Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)
