@@ -37,6 +37,7 @@ class Case:
         tolerance: the largest relative error of a tensor.
         killed: also run with a worker killed in the middle.
         quick: also run as a test.
+        notice: a part of what the run has to tell the user.
         stream: the data is an iterable: its samples are used in their order.
     """
 
@@ -49,6 +50,7 @@ class Case:
     tolerance: ClassVar[float] = 1e-5
     killed: ClassVar[bool] = False
     quick: ClassVar[bool] = False
+    notice: ClassVar[str] = ""
     stream: ClassVar[bool] = False
 
     def config(self, **others: Any) -> TrainingConfig:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 from benchmarks.compatible.case import BATCH, SAMPLES, Case, Samples, case, points
-from benchmarks.compatible.data import AREA
+from benchmarks.compatible.data import AREA, Streaming
 
 
 class Scaled(TensorDataset):
@@ -238,3 +238,29 @@ class NoisyCollate(Case):
 
     def create_data(self) -> Any:
         return DataLoader(Samples(listed()), batch_size=BATCH, shuffle=True, collate_fn=Noisy())
+
+
+class WholeBatches(IterableDataset[Any]):
+    """Gives batches."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for begin in range(0, SAMPLES, BATCH // 2):
+            yield tuple(part[begin : begin + BATCH // 2] for part in points())
+
+
+@case("iterable-loader-of-batches", AREA)
+class WholeBatchesCase(Streaming):
+    """A DataLoader with batch_size=None over an IterableDataset that gives batches."""
+
+    def create_data(self) -> Any:
+        return DataLoader(WholeBatches(), batch_size=None)
+
+
+@case("several-loaders", AREA)
+class SeveralLoaders(Case):
+    """A list of DataLoaders."""
+
+    expect, says = "refused", "ConcatDataset"
+
+    def create_data(self) -> Any:
+        return [DataLoader(TensorDataset(*points()), batch_size=BATCH) for _ in range(2)]

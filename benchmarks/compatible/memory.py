@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.compatible.case import Case, case, small
+from benchmarks.compatible.case import BATCH, Case, case, small
 from remote_agent.training.config import TrainingConfig
 
 AREA = "state and hooks"
@@ -269,3 +269,102 @@ class AveragedFrozen(Averaged):
 
     def create_model(self) -> nn.Module:
         return WithAverage(True)
+
+
+class Recurrent(nn.Module):
+    """A recurrent network over two halves of the features; ``hidden`` is what it begins with."""
+
+    def __init__(self, hidden: Tensor | None = None) -> None:
+        super().__init__()
+        self.layer, self.head, self.hidden = nn.RNN(3, 8, batch_first=True), nn.Linear(8, 3), hidden
+
+    def forward(self, x: Tensor) -> Any:
+        out, hidden = self.layer(x.view(-1, 2, 3), self.hidden)
+        self.hidden = hidden.detach()
+        return self.head(out[:, -1])
+
+
+class Carrying(Recurrent):
+    """The same, which begins anew where the last batch has another size."""
+
+    def forward(self, x: Tensor) -> Any:
+        if self.hidden is not None and self.hidden.shape[1] != len(x):
+            self.hidden = None
+        return super().forward(x)
+
+
+@case("hidden-state-carried", AREA)
+class HiddenStateCarried(Case):
+    """Truncated backpropagation through time: a batch begins with the hidden state of the one before."""
+
+    expect, says = "refused", "begin each batch anew"
+
+    def create_model(self) -> nn.Module:
+        return Carrying()
+
+
+@case("hidden-state-of-last-size", AREA)
+class HiddenStateOfLastSize(Case):
+    """The same in code that takes batches of one size only."""
+
+    expect, says = "refused", "of the same samples at a time can be computed"
+
+    def create_model(self) -> nn.Module:
+        return Recurrent()
+
+
+class FixedBatch(Recurrent):
+    """Begins with zeros for as many samples as a batch has."""
+
+    def forward(self, x: Tensor) -> Any:
+        self.hidden = torch.zeros(1, BATCH, 8)
+        return super().forward(x)
+
+
+@case("fixed-batch-size", AREA)
+class FixedBatchSize(Case):
+    """The batch size is written into the model."""
+
+    expect, says = "refused", f"{BATCH} of the same samples at a time can be computed"
+
+    def create_model(self) -> nn.Module:
+        return FixedBatch()
+
+
+class Solved(nn.Module):
+    """An ODE network, whose solver chooses its steps by the norm of an error over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        time, step = 0.0, 0.3
+        while time < 1:
+            step = min(step, 1 - time)
+            first = self.net(x)
+            second = self.net(x + step * first)
+            error = float((second - first).detach().square().mean().sqrt()) * step / 2
+            if error <= 1e-2:
+                x, time = x + step / 2 * (first + second), time + step
+            step *= min(3.0, max(0.3, 0.9 * (1e-2 / (error + 1e-9)) ** 0.5))
+        return self.head(x)
+
+
+@case("adaptive-solver", AREA)
+class AdaptiveSolver(Case):
+    """An ODE whose steps go by a norm over the batch: the run says that weights come to differ a little."""
+
+    tolerance = 1e-3
+    notice = "which is more than rounding"
+
+    def create_model(self) -> nn.Module:
+        return Solved()
+
+
+@case("adaptive-solver-undivided", AREA)
+class AdaptiveSolverUndivided(AdaptiveSolver):
+    """The same with unit=batch_size: the batch is undivided."""
+
+    tolerance, notice = 1e-5, ""
+    settings: ClassVar = {"unit": BATCH}

@@ -163,6 +163,8 @@ def _mistake(case: Case, way: Way, result: TrainingResult) -> str:
         return "no worker was lost"
     if not way.killed and lost:
         return f"a worker was lost: {lost[0]['cause']}"
+    if not any(case.notice in event.get("text", "") for event in events):
+        return f"the run did not say {case.notice!r}"
     if len(result.metrics) != case.steps:
         return f"{len(result.metrics)} steps"
     return ""

@@ -296,10 +296,14 @@ def test_mambas_layers_give_their_weights_with_the_adapters() -> None:
 
 
 def test_a_model_that_changes_its_weights_in_evaluation_is_refused() -> None:
-    model = nn.ModuleDict({"up": nn.Linear(4, 4)})
-    vars(model)["_rescale_layers"] = lambda: None  # as Rwkv
-    with pytest.raises(CannotAdapt, match="rescales its weights"):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RwkvConfig(vocab_size=11, hidden_size=8, num_hidden_layers=2, rescale_every=1)
+    model = transformers.RwkvForCausalLM(config)
+    before = [each.detach().clone() for each in model.parameters()]
+    with pytest.raises(CannotAdapt, match="a RwkvForCausalLM rescales its weights"):
         adapt(model, four_bits=False, rank=2, alpha=2.0)
+    model.eval()(input_ids=IDS)  # what it is refused for
+    assert not all(map(torch.equal, before, model.parameters()))
 
 
 class _Job:

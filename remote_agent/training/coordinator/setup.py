@@ -50,7 +50,7 @@ from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets, held_model
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat
+from remote_agent.training.shared import findings, flat, likeness
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.likeness import Likeness
 from remote_agent.training.shared.optimizer_options import Chosen
@@ -280,7 +280,8 @@ def opened(
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    if known.found is None and (text := findings.differs(request.config, config, measured.findings)):
+    differ = (findings.differs(request.config, config, measured.findings), likeness.other_files(measured.workers))
+    for text in filter(None, differ if known.found is None else ()):
         journal.write(protocol.Notice, step=0, host=request.host, text=text)
     with joining:
         yield session, model

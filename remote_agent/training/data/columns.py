@@ -177,6 +177,6 @@ def _no_numbers(name: str, first: object) -> JobError:
     if first is None or isinstance(first, list | tuple | dict):
         held = "lists of several lengths, or no numbers"
     return JobError(
-        f"{name} of the data holds {held}",
+        f"{name}{' of the data' * (name != 'the data')} holds {held}",
         hint="leave it out (Hugging Face: remove_columns), or turn it into numbers of one shape for each sample",
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from remote_agent.training import job
 from remote_agent.training.data import columns
@@ -31,6 +31,11 @@ from remote_agent.training.user_code import seeding
 from remote_agent.whereabouts import HERE
 
 HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"
+
+SEVERAL = (
+    "give the one to train with, and the other as validation data (create_validation_data); for several tasks, one"
+    " dataset whose samples hold one of each (torch.utils.data.StackDataset), or all in turn (ConcatDataset)"
+)
 
 _SHOWN = 8
 """Indices that an error names."""
@@ -81,7 +86,7 @@ def as_stream(data: object) -> Stream | None:
     if isinstance(data, DataLoader):
         if not isinstance(data.dataset, IterableDataset) and not _iterates_by_itself(data):
             return None
-        yields_batches = data.batch_size is not None or data.batch_sampler is not None
+        yields_batches = True  # with batch_size=None, too: what the dataset gives is then what a plain loop steps with
     elif _indexable(data) or (isinstance(data, tuple) and bool(data)):
         return None
     elif columns.library_of(data) == ("datasets", "IterableDataset"):
@@ -120,6 +125,10 @@ def as_dataset(data: object) -> Any:
     if isinstance(data, DataLoader):
         collate = None if data.collate_fn is default_collate else data.collate_fn
         return Collated(_as_torch_takes_it(data.dataset), collate)
+    parts = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
+    if parts and all(isinstance(each, DataLoader | Dataset) for each in parts):
+        names = ", ".join(type(each).__name__ for each in parts)
+        raise JobError(f"the data is a {type(data).__name__} of several ({names})", hint=SEVERAL)
     found = columns.library_of(data)
     if found == ("datasets", "Dataset"):
         whole: Any = columns.in_memory(data)
@@ -135,8 +144,8 @@ def as_dataset(data: object) -> Any:
     if isinstance(data, Mapping) and data and all(isinstance(name, str) for name in data):  # no sample has a name
         return columns.named(data)
     if isinstance(data, tuple) and _are_columns(data):
-        parts = {f"part {number} of the tuple": part for number, part in enumerate(data, start=1)}
-        tensors = {name: columns.column(name, part) for name, part in parts.items()}
+        named = {f"part {number} of the tuple": part for number, part in enumerate(data, start=1)}
+        tensors = {name: columns.column(name, part) for name, part in named.items()}
         columns.check_lengths(tensors)
         return TensorDataset(*tensors.values())
     return _as_torch_takes_it(data)

@@ -23,7 +23,7 @@ MOST = 2000
 ENTRIES = 20
 """Of a container, that are looked at."""
 
-_CLOSED = (type, ModuleType, Tensor, np.ndarray, nn.Module)
+_CLOSED = (type, ModuleType, Tensor, np.ndarray)
 """Not entered; nor is the job itself, of which a collate_fn may be a method."""
 
 NOTE = (

@@ -20,6 +20,25 @@ CHANGES_HINT = (
     " max_norm, normalise its output"
 )
 
+CARRIED_HINT = (
+    "begin each batch anew (with zeros), and let a sample be as long a sequence as gradients are to reach: a hidden"
+    " state that one batch leaves to the next (truncated backpropagation through time) can't be divided among workers"
+)
+
+HIDDEN_HINT = (
+    "make it a buffer of the model (register_buffer), and a module, such as a target network, a part of the model: it"
+    " then starts each step the same everywhere, and afterwards is the mean over the parts (of whole numbers the"
+    " largest); draw random numbers from torch's, numpy's or Python's global generators, which are seeded for each"
+    ' slice; return what is only shown beside the loss: return loss, {"name": value}'
+)
+
+APART = (
+    "{what} differs from that of its parts by {apart:.0e} of it, which is more than rounding: something depends a"
+    " little on which samples are together (steps or iterations that go by a norm over the batch? a small term that is"
+    " no mean over samples?), and the weights come to differ from plain torch's, perhaps by more; with"
+    " unit=batch_size one device computes a batch undivided, as in plain torch"
+)
+
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -32,10 +51,13 @@ class Findings:
         together: why parts of a batch do not give what it gives; empty when they do.
         state: why parts do not give what the whole makes of the model's state; empty when they do.
         hidden: what the code changes outside of the model's state; empty when nothing was seen.
+        carried: that has a row for each sample: a hidden state, which the next batch begins with.
         data: why the same samples are others each time that they are taken; empty when they are not.
         unsteady: the same samples with the same random numbers gave another loss.
         batch_statistics: the model normalises by the statistics of the samples that are together.
         moved: the model's buffers and frozen parameters that the code changes.
+        apart: how far the gradient of a batch is from the sum of its parts', as a part of it, where that is more than
+            rounding does, and too little to refuse; 0: no farther.
         unchecked: no two samples could be computed together, so that nothing was compared.
         notes: for the plan.
     """
@@ -44,10 +66,12 @@ class Findings:
     together: str = ""
     state: str = ""
     hidden: str = ""
+    carried: bool = False
     data: str = ""
     unsteady: bool = False
     batch_statistics: bool = False
     moved: frozenset[str] = frozenset()
+    apart: float = 0.0
     unchecked: bool = False
     notes: tuple[str, ...] = ()
 
@@ -57,10 +81,12 @@ class Findings:
             together=self.together or other.together,
             state=self.state or other.state,
             hidden=self.hidden or other.hidden,
+            carried=self.carried or other.carried,
             data=self.data or other.data,
             unsteady=self.unsteady or other.unsteady,
             batch_statistics=self.batch_statistics or other.batch_statistics,
             moved=self.moved | other.moved,
+            apart=max(self.apart, other.apart),
             unchecked=self.unchecked and other.unchecked,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
@@ -91,10 +117,7 @@ def settle(
     if findings.hidden:
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
-            hint="make it a buffer of the model (register_buffer), and a module, such as a target network, a part of"
-            " the model: it then starts each step the same everywhere, and afterwards is the mean over the parts (of"
-            " whole numbers the largest); draw random numbers from torch's, numpy's or Python's global generators,"
-            ' which are seeded for each slice; return what is only shown beside the loss: return loss, {"name": value}',
+            hint=CARRIED_HINT if findings.carried else HIDDEN_HINT,
         )
     if findings.data:
         raise JobError(
@@ -132,6 +155,8 @@ def is_watched(config: TrainingConfig) -> bool:
 
 def differs(given: TrainingConfig, config: TrainingConfig, findings: Findings) -> str:
     """What the user has to know of ``config``, settled from what was ``given``: it is not what plain torch does."""
+    if findings.apart and not config.unit:
+        return APART.format(what="the gradient of a batch", apart=findings.apart)
     if given.unit or not findings.batch_statistics or config.unit >= config.batch_size:
         return ""
     return (

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from remote_agent.training.errors import JobError
 
@@ -34,6 +35,12 @@ and ways to resize them differ by a few hundredths, two samples by half and more
 SAMPLES_HINT = (
     "give each host the same files and versions of packages, and sort what os.listdir and glob give; or leave the host"
     " out of the run. A dataset whose samples are other ones on each host on purpose says so: by_host = True"
+)
+
+FILES = (
+    "{what} names {own} on {host}, and {theirs} on {other}: samples that come from files that differ would be others"
+    " there, and only a few samples are compared; copy the same files to each host. A dataset whose samples are other"
+    " ones on each host on purpose says so: by_host = True"
 )
 
 LOSS_HINT = (
@@ -89,12 +96,14 @@ class Likeness:
         samples: the first samples' numbers, by where they are; without those that are others when taken again.
         loss: theirs; None: not known, or random.
         reached: other numbers that model and loss can reach, to explain why the loss differs.
+        files: that the data names, by where; of each how many, their bytes, and a digest.
     """
 
     held: Held = field(default_factory=dict)
     samples: Mapping[str, Numbers] = field(default_factory=dict)
     loss: FirstLoss | None = None
     reached: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
 
     def without_loss(self) -> Likeness:
         """The same for processes that have other weights at first."""
@@ -130,6 +139,23 @@ def refuse(workers: Sequence[Named], head: Likeness) -> None:
     # What is a number alone may be the machine's: its cores, its clock.
     tensors = {name: held for name, held in head.held.items() if held[0] > 1}
     refuse_one(usual, [("the coordinator's process", Likeness(held=tensors))])
+
+
+def other_files(workers: Sequence[Named]) -> str:
+    """What to tell the user where the data's files are not the same on all hosts; empty: nothing."""
+    for (host, own), (other, theirs) in pairwise(workers):
+        for what in own.files.keys() & theirs.files.keys():
+            one, two = own.files[what], theirs.files[what]
+            if one != two:
+                shown = (_of_files(one), _of_files(two))
+                own_, theirs_ = shown if shown[0] != shown[1] else (shown[0], "as many, with other contents,")
+                return FILES.format(what=what, own=own_, theirs=theirs_, host=host, other=other)
+    return ""
+
+
+def _of_files(files: tuple[int, int, str]) -> str:
+    count, size, _ = files
+    return f"{count:,} file{'s' * (count != 1)} of {size:,} bytes"
 
 
 def refuse_one(worker: Named, others: Sequence[Named]) -> None:

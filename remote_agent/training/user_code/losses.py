@@ -306,7 +306,10 @@ def check_classes(outputs: object, targets: object) -> None:
         JobError: the outputs have no classes, or the targets are neither classes nor probabilities of them.
     """
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
-        return  # torch refuses it
+        what = "targets are" if isinstance(outputs, Tensor) else "model's outputs are"
+        kind = type(targets if isinstance(outputs, Tensor) else outputs).__name__
+        cause = f"without a loss of the job's own the loss is cross entropy, and the {what} a {kind}, not a tensor"
+        raise JobError(cause, hint=OWN_LOSS)
     wrong = _no_classes(outputs, targets)
     if wrong:
         raise JobError(

@@ -180,6 +180,7 @@ def test_a_machine_with_another_address_than_before_is_left_to_the_laptop_until_
 
     class Moving(Clock):
         def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+            super().pause(seconds)  # a supervisor that does not notice is ended by it
             said.append(_status(agent, folder))
             if said[-1].state == "stopped":
                 monkeypatch.setattr(ray_node, "has_address", lambda address: True)

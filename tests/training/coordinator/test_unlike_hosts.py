@@ -159,6 +159,23 @@ def test_a_dataset_that_is_other_ones_by_host_on_purpose_is_trained(launch: Any)
     trained(launch(source, "ab", **SETTINGS))
 
 
+def test_files_of_the_data_that_are_others_on_one_host_are_told_of(launch: Any, tmp_path: Path) -> None:
+    for host, text in (("a", "same"), ("b", "other")):
+        (tmp_path / host).write_text(text)
+    own = (
+        "    def __init__(self):\n"
+        "        self.path = ''\n\n"
+        "    def __setstate__(self, state):\n"
+        f"        self.path = pathlib.Path({str(tmp_path)!r}, HOST() or 'a')\n\n"
+        "    def __len__"
+    )
+    run = launch(job().replace("    def __len__", own), "ab", **SETTINGS)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (said,) = [event["text"] for event in run.of_kind("notice")]
+    assert said.startswith("data.path names 1 file of 4 bytes on a/cpu, and 1 file of 5 bytes on b/cpu")
+
+
 def test_a_worker_that_comes_back_with_other_data_is_left_out_by_name_and_the_run_goes_on(
     launch: Any, tmp_path: Path
 ) -> None:

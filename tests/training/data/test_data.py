@@ -63,7 +63,7 @@ def generate() -> Iterator[Any]:
         (generate(), False),
         (DataLoader(Samples(), batch_size=2), True),
         (Doubled(torch.arange(4), batch_size=2), True),  # type: ignore[arg-type]
-        (DataLoader(Samples(), batch_size=None), False),
+        (DataLoader(Samples(), batch_size=None), True),
     ],
 )
 def test_an_iterable_yields_batches_if_it_is_a_loader_and_samples_otherwise(given_data: object, batched: bool) -> None:
@@ -98,6 +98,20 @@ def test_a_loaders_own_collate_function_makes_the_batches() -> None:
     x, y = datasets.fetch(dataset, np.array([5, 2]))
     assert x[:, 0].tolist() == [105, 102]
     assert y.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("several", "named"),
+    [
+        ([DataLoader(Indexable()), DataLoader(Indexable())], r"list of several \(DataLoader, DataLoader\)"),
+        ((Indexable(), Samples()), r"tuple of several \(Indexable, Samples\)"),
+        ({"train": DataLoader(Indexable())}, r"dict of several \(DataLoader\)"),
+    ],
+)
+def test_several_sets_of_data_are_no_samples(several: object, named: str) -> None:
+    with pytest.raises(JobError, match=f"the data is a {named}") as error:
+        datasets.as_dataset(several)
+    assert "create_validation_data" in error.value.hint
 
 
 @pytest.mark.parametrize("given_data", [7, None, object()])

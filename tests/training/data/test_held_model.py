@@ -49,6 +49,20 @@ class Job:
         return torch.stack(samples)
 
 
+class Acting:
+    """Has a policy, and puts samples together with it."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        self.policy = policy
+
+    def collate(self, samples: list[Any]) -> Any:
+        return self.policy(torch.stack(samples))
+
+
+def collating(policy: nn.Module) -> Any:
+    return lambda samples: policy(torch.stack(samples))
+
+
 def generated(policy: nn.Module) -> Iterator[Any]:
     yield policy(torch.zeros(4))
 
@@ -62,6 +76,10 @@ def generated(policy: nn.Module) -> Iterator[Any]:
         ByName(),
         generated(MODEL),
         [(0, MODEL)],
+        [{"policy": MODEL}],
+        DataLoader(TensorDataset(torch.zeros(8, 4)), collate_fn=collating(MODEL)),
+        Played(nn.Sequential(MODEL)),
+        DataLoader(TensorDataset(torch.zeros(8, 4)), collate_fn=Acting(MODEL).collate),
         DataLoader(ByName(), collate_fn=lambda samples: MODEL(torch.stack(samples))),
     ],
 )

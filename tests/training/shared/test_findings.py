@@ -56,6 +56,13 @@ def test_a_batch_that_can_not_be_cut_is_refused_unless_the_user_said_how(
         settle(config(**settings), found, (), devices=3)
 
 
+@pytest.mark.parametrize(("carried", "hint"), [(True, "begin each batch anew"), (False, "make it a buffer")])
+def test_a_hidden_state_of_the_batch_before_is_no_buffer(carried: bool, hint: str) -> None:
+    with pytest.raises(JobError) as error:
+        settle(config(), Findings() | Findings(hidden="model.hidden", carried=carried), (), devices=2)
+    assert error.value.hint.startswith(hint)
+
+
 def test_a_parameter_that_the_code_changes_itself_is_named_the_first_of_them() -> None:
     with pytest.raises(JobError, match="the trained parameter a, and such a change would be lost"):
         settle(config(), Findings(), ("b", "a"), devices=1)
@@ -111,6 +118,13 @@ def test_groups_that_batch_normalisation_sees_are_told_where_the_user_did_not_as
     assert not differs(config(unit=8), settled, found)
     assert not differs(config(), config(unit=64), found)
     assert not differs(config(), settle(config(deterministic=True), Findings(), (), devices=2), Findings())
+
+
+def test_a_gradient_that_differs_a_little_is_told_of_where_the_batch_is_divided() -> None:
+    found = Findings() | Findings(apart=3e-5)
+    assert "by 3e-05 of it" in differs(config(), settle(config(), found, (), devices=2), found)
+    assert not differs(config(unit=64), settle(config(unit=64), found, (), devices=2), found)
+    assert not differs(config(), config(), Findings())
 
 
 def test_a_loss_that_no_device_could_check_is_told_of_where_batches_have_several_samples() -> None:

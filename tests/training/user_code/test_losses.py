@@ -222,6 +222,17 @@ def test_the_default_loss_is_refused_where_it_is_no_classification(
         losses.function_of(None)(Model(), (torch.randn(1), targets))
 
 
+def test_the_default_loss_is_refused_where_model_or_data_give_no_tensor() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return x, x
+
+    with pytest.raises(JobError, match="the model's outputs are a tuple, not a tensor"):
+        losses.function_of(None)(Model(), (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)))
+    with pytest.raises(JobError, match="the targets are a list, not a tensor"):
+        losses.function_of(None)(nn.Linear(3, 2), (torch.randn(4, 3), ["cat"] * 4))
+
+
 @pytest.mark.parametrize(
     "targets",
     [

@@ -29,8 +29,10 @@ from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values, notes
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
+    FINE,
     Seen,
     adds_up,
+    apart,
     follows,
     is_same,
     is_zero,
@@ -41,7 +43,7 @@ from remote_agent.training.worker.device.comparing import (
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
-from remote_agent.training.worker.device.untouched import modes_kept
+from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
 
 LOG = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Additivity:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
         scale: of the loss.
         tolerance: the most that it may differ, as a part of itself.
+        fine: the user is told of more than this.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class Additivity:
         halved = any(parameter.dtype in HALVES for parameter in model.parameters())
         self.tolerance = HALF_LOSS_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
-        self._unsteady, self._data = False, ""
+        self.fine = FINE * self._coarse**2
+        self._unsteady, self._data, self._apart, self._carried = False, "", 0.0, False
         self._notes: tuple[str, ...] = ()
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
@@ -162,6 +166,7 @@ class Additivity:
                     hidden = written
                 elif written.startswith("self."):
                     self._notes += (notes.WRITTEN.format(name=written),)
+            self._carried = held_values.has_rows(kept.get(hidden), count)
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
@@ -234,20 +239,22 @@ class Additivity:
         count, end = len(self._indices), self._splits()[0]
         try:
             whole, left, right = (self._gradient(*part, as_mean) for part in ((0, count), (0, end), (end, count)))
-            again = self._gradient(0, count, as_mean)
+            with rounded(self._model):
+                again = self._gradient(0, count, as_mean, seed=2)
         except RuntimeError:
             if self._model.training:
                 raise
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
+        self._apart = apart(whole, left, right, again, self._coarse)
         return "" if adds_up(whole, left, right, again, self._coarse) else notes.BACKWARD
 
-    def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
+    def _gradient(self, begin: int, end: int, as_mean: bool, seed: int = 1) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
         self._leave_no_gradient()
         self._restore()
-        seed_everything(1, self._computer.device)
+        seed_everything(seed, self._computer.device)
         part = self._computer.probe(self._indices[begin:end], 0, begin)
         with torch.enable_grad():
             (part.value * (part.factor if as_mean else 1.0)).backward()  # type: ignore[no-untyped-call]
@@ -297,10 +304,12 @@ class Additivity:
             together=together,
             state=state,
             hidden=hidden,
+            carried=self._carried,
             data=self._data,
             unsteady=self._unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
+            apart=self._apart,
             notes=said,
         )
 

@@ -31,6 +31,13 @@ PARAMETER_TOLERANCE = 3e-2
 GRADIENT_NOISE = 1e-5
 """What rounding may add to that, as a part of the whole gradient's norm: some gradients are nothing but rounding."""
 
+FINE, CLEAR = 1e-6, 10.0
+"""The user is told of a gradient that differs by more than this, as a part of its norm, and by so many times what the
+last bit of each weight changes. Parts of a batch differ by 2e-7, and by 1.5 times of that, where only rounding does."""
+
+STEADY = 0.1
+"""What that last bit may change, as a part of the most that a gradient may differ: else it says nothing."""
+
 CERTAIN = 6.0
 """Standard errors that random means may differ by."""
 
@@ -96,29 +103,48 @@ def is_zero(differences: Sequence[float]) -> bool:
     return abs(statistics.fmean(differences)) <= CERTAIN * error + 1e-6
 
 
-def adds_up(whole: Gradient, left: Gradient, right: Gradient, again: Gradient, coarse: float) -> bool:
+def adds_up(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient, coarse: float) -> bool:
     """Whether the gradient of the whole is the sum of its parts' gradients.
 
     Args:
         whole: some numbers of each parameter's gradient.
         left: of one part of the samples.
         right: of the other one.
-        again: of the whole once more, which tells how far that can be said.
+        rounded: of the whole with weights that are rounded otherwise and other random numbers, which tells how far that
+            can be said.
         coarse: how many times less exactly than on a CPU the device computes.
     """
-    differ = [float((one - a - b).norm()) for one, a, b in zip(whole, left, right, strict=True)]
-    norms = [sum(float(each.norm()) for each in each_of) for each_of in zip(whole, left, right, strict=True)]
-    steady = [float((one - other).norm()) for one, other in zip(whole, again, strict=True)]
+    differ, norms, steady = _apart(whole, left, right), _norms(whole, left, right), _apart(whole, rounded)
     size = math.hypot(*(float(each.norm()) for each in whole))
     is_half = any(map(_is_half, whole))
     most = max(GRADIENT_TOLERANCE * coarse, HALF_GRADIENT_TOLERANCE * is_half) * math.hypot(*norms) + 1e-12
-    if math.hypot(*differ) > most and math.hypot(*steady) <= 0.01 * most:
+    if math.hypot(*differ) > most and math.hypot(*steady) <= STEADY * most:
         return False
     if is_half:
         return True
     noise = GRADIENT_NOISE * coarse**2 * size + 1e-12
     limits = [PARAMETER_TOLERANCE * coarse * norm + noise for norm in norms]
-    return not any(off > limit and own <= 0.01 * limit for off, own, limit in zip(differ, steady, limits, strict=True))
+    return not any(
+        off > limit and own <= STEADY * limit for off, own, limit in zip(differ, steady, limits, strict=True)
+    )
+
+
+def apart(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient, coarse: float) -> float:
+    """How far a gradient that :func:`adds_up` is from doing so, as a part of its norm; 0: as far as rounding does."""
+    size = math.hypot(*_norms(whole, left, right))
+    if not size or any(map(_is_half, whole)):
+        return 0.0
+    differ, noise = (math.hypot(*each) / size for each in (_apart(whole, left, right), _apart(whole, rounded)))
+    return differ if differ > max(FINE * coarse**2, CLEAR * noise) else 0.0
+
+
+def _apart(whole: Gradient, *parts: Gradient) -> list[float]:
+    """Of each parameter how far the whole is from the parts' sum."""
+    return [float((one - sum(each)).norm()) for one, *each in zip(whole, *parts, strict=True)]
+
+
+def _norms(*gradients: Gradient) -> list[float]:
+    return [sum(float(each.norm()) for each in of_one) for of_one in zip(*gradients, strict=True)]
 
 
 def _is_half(gradient: Tensor) -> bool:

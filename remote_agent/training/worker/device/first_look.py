@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training import job
-from remote_agent.training.data import datasets
+from remote_agent.training.data import datasets, named_files
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import HALVES
@@ -91,7 +91,8 @@ def look(model: nn.Module, computer: SliceComputer, samples: Indices, made: Like
         return made.without_loss()
     few = spread(samples, min(SAMPLES, len(samples)))
     with seeding.only_here(0):
-        found = dataclasses.replace(made, samples=_samples(computer.data, few))
+        files = named_files.named_by(computer.data)
+        found = dataclasses.replace(made, samples=_samples(computer.data, few), files=files)
     try:
         return dataclasses.replace(found, loss=_first_loss(model, computer, few, room=room))
     except (TrainingError, RuntimeError, MemoryError) as error:  # there is no memory, or the loss needs more samples

@@ -86,6 +86,11 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
             yield from values(f"{path}.{name}", value, depth)
 
 
+def has_rows(value: object, samples: int) -> bool:
+    """Whether a value of :func:`values` is of a tensor with a row for each of so many samples."""
+    return isinstance(value, tuple) and isinstance(value[0], tuple) and samples in value[0]
+
+
 def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     numbers = flat.numbers_of(tensor)
     return flat.digest(flat.some(numbers, MOST_NUMBERS) if numbers.numel() >= MOST_NUMBERS else tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from remote_agent.planning.device_profile import SMALLEST
 from remote_agent.training import job
-from remote_agent.training.errors import JobError
+from remote_agent.training.errors import JobError, TooLarge, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
@@ -32,6 +33,12 @@ IN_RUN = 3.0
 
 LARGE_S = 0.5
 """Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
+
+OTHERS = "; {count} of the same samples at a time can be computed"
+OTHERS_HINT = (
+    "loss is called with parts of a batch, of any number of samples: take the number from the batch (x.shape[0]), and"
+    " begin a hidden state anew in each call"
+)
 
 RESIZED = "compute the loss of one batch in create_model, so that it has its shape when training begins"
 """What to do about a buffer that gets its shape in the first call, as the observers of quantization do."""
@@ -71,7 +78,7 @@ class Profiler:
     ) -> None:
         self._computer, self._model, self._weights, self._device = computer, model, weights, device
         self._samples, self._owner = samples, owner
-        self._loss = 0.0
+        self._loss, self._batch = 0.0, 0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
         self._ready: tuple[float, ...] = ()
@@ -88,6 +95,7 @@ class Profiler:
         Raises:
             JobError: the job's loss, model or data raised, or a single sample does not fit into memory.
         """
+        self._batch = batch
         state = flat.state(self._model)
         kept = {name: tensor.detach().clone() for name, tensor in state.items()}
         before = [buffer.clone() for buffer in self._weights.flats]
@@ -154,6 +162,7 @@ class Profiler:
                     tolerance=IN_RUN * additivity.tolerance,
                     scale=additivity.scale,
                     owner=self._owner,
+                    fine=additivity.fine,
                 )
         finally:
             for buffer, before in zip(self._weights.flats, first, strict=True):
@@ -177,11 +186,30 @@ class Profiler:
         """Compute a slice of ``size`` samples, and note how long it takes and which parameters got no gradient."""
         indices = np.resize(self._samples, size)
         started = time.perf_counter()
-        self._loss = self._computer.compute(0, Slice.whole(indices)).loss
+        try:
+            self._loss = self._computer.compute(0, Slice.whole(indices)).loss
+        except JobError as error:
+            if isinstance(error, TooLarge):
+                raise
+            raise self._explained(error, indices) from error
         trained.refuse_sparse(self._model)
         self._seconds.setdefault(size, []).append(time.perf_counter() - started)
         parameters = flat.trained(self._model)
         self._unused.append(frozenset(name for name, parameter in parameters.items() if parameter.grad is None))
+
+    def _explained(self, error: JobError, indices: Indices) -> JobError:
+        """The ``error`` of a slice; it says so where the same samples can be computed, more or fewer at a time."""
+        size, most = len(indices), self._computer.most
+        for count in {self._batch, min(self._seconds, default=self._batch)} - {size, 0}:
+            parts = np.split(np.resize(self._samples, max(count, size)), range(count, size, count))
+            self._computer.most = None  # all of a part together
+            with contextlib.suppress(TrainingError):
+                for part in parts:
+                    self._computer.compute(0, Slice.whole(part))
+                if self._computer.most is None:  # they were, as there was memory for that
+                    return JobError(f"{error.cause}{OTHERS.format(count=count)}", hint=OTHERS_HINT, detail=error.detail)
+        self._computer.most = most
+        return error
 
     def _ready_curve(self, size: int) -> tuple[float, ...]:
         """When gradients are there, in one more slice of ``size`` samples."""

@@ -16,6 +16,9 @@ from remote_agent.models.part import has_memory
 from remote_agent.training.shared import flat
 from remote_agent.training.worker.device import backend
 
+_SINGLE = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""In half precision the last bit is more than what rounding does."""
+
 
 def into_training(model: nn.Module) -> str:
     """Put a model into training mode; says if only a part of it was in evaluation mode. Empty: not so."""
@@ -86,6 +89,20 @@ def stirred(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, value in before.items():
             parameter.copy_(value)
+
+
+@contextlib.contextmanager
+def rounded(model: nn.Module) -> Iterator[None]:
+    """Have the last bit of each trained weight be the other one, which shows what rounding does; without a copy."""
+    weights = [each.data for each in flat.trained(model).values()]
+    bits = [each.view(_SINGLE[each.dtype]) for each in weights if each.dtype in _SINGLE and type(each) is Tensor]
+    try:
+        for each in bits:
+            each.bitwise_xor_(1)
+        yield
+    finally:
+        for each in bits:
+            each.bitwise_xor_(1)
 
 
 def generators(device: torch.device) -> list[Tensor]:

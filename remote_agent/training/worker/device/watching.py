@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.findings import CHANGES_HINT, LATER_HINT
+from remote_agent.training.shared.findings import APART, CHANGES_HINT, LATER_HINT
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import PartLoss, mean_of
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
-from remote_agent.training.worker.device.comparing import follows
+from remote_agent.training.worker.device.comparing import CLEAR, FINE, follows
 from remote_agent.training.worker.device.norms import running_statistics
-from remote_agent.training.worker.device.untouched import untouched
+from remote_agent.training.worker.device.untouched import rounded, untouched
 
 
 class Computes(Protocol):
@@ -86,13 +86,21 @@ class LossWatch:
         tolerance: the most that it may differ, as a part of what it is or was in the measurement, if that was more.
         scale: what it was in the measurement.
         owner: the job's object, whose attributes the loss can reach.
+        fine: the user is told of a loss that differs by more than this part, if rounding does not do that.
     """
 
     def __init__(
-        self, model: nn.Module, *, evaluating: bool, tolerance: float, scale: float, owner: object = None
+        self,
+        model: nn.Module,
+        *,
+        evaluating: bool,
+        tolerance: float,
+        scale: float,
+        owner: object = None,
+        fine: float = FINE,
     ) -> None:
         self._model, self._evaluating, self._owner = model, evaluating, owner
-        self._tolerance, self._scale = tolerance, scale
+        self._tolerance, self._scale, self._fine = tolerance, scale, fine
         self._slices = 0
         self._before: dict[str, Tensor] = {}
         self._held: dict[str, object] = {}
@@ -131,6 +139,8 @@ class LossWatch:
             if not (fits := self._fits(first)):
                 again = _losses(computer, self._seen(computer, own, count))
                 drawn = [_losses(computer, self._seen(computer, own, count, seed)) for seed in range(DRAWS)]
+            elif not self._told and (apart := self._apart(computer, own, count, first)):
+                self._tell(APART.format(what=f"the loss of {named}", apart=apart))
         except Exception as error:  # noqa: BLE001 - the slice itself was computed
             self._ended = True
             self._tell(f"the loss of {named} can't be computed a second time ({type(error).__name__}: {error})")
@@ -163,6 +173,16 @@ class LossWatch:
         elif not any(self._fits(each) for each in drawn):
             self._ended = True
             self._tell("the loss became random in evaluation mode, too")
+
+    def _apart(self, computer: Computes, own: Slice, count: int, seen: tuple[float, float]) -> float:
+        """How far a loss that fits is from its halves', as a part of it; 0: as far as rounding and chance do."""
+        off, size = abs(seen[0] - seen[1]), max(self._scale, *map(abs, seen))
+        if not off > self._fine * size:
+            return 0.0
+        with rounded(self._model):
+            other = _losses(computer, self._seen(computer, own, count, 0))
+        noise = max(abs(one - again) for one, again in zip(seen, other, strict=True))
+        return off / size if off > CLEAR * noise else 0.0
 
     def _hidden(self, computer: Computes, own: Slice, count: int) -> str:
         """Which tensor outside of the model's state changed with the slice, and changes when it is computed again.

@@ -124,6 +124,58 @@ def test_where_the_loss_uses_a_buffer_that_the_batch_changes_the_buffer_is_named
     assert "changes kept, which is not trained" in found(squared, Reading(see, torch.zeros(()))).together
 
 
+class Remembering(nn.Module):
+    """Adds what it gave for the samples of the call before, or its mean."""
+
+    def __init__(self, *, rows: bool) -> None:
+        super().__init__()
+        self.net, self.rows, self.last = net(), rows, torch.zeros(1, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.net(x) + (self.last if len(self.last) in (1, len(x)) else 0)
+        self.last = (out if self.rows else out.mean(0, keepdim=True)).detach()
+        return out
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_what_a_batch_leaves_to_the_next_is_a_hidden_state_where_it_has_a_row_for_each_sample(rows: bool) -> None:
+    seen = found(squared, Remembering(rows=rows))
+    assert (seen.hidden, seen.carried) == ("model.last", rows)
+
+
+class Iterated(nn.Module):
+    """Iterates until a norm is small: over the batch, or of each sample by itself."""
+
+    def __init__(self, dims: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net, self.dims = net(), dims
+
+    def forward(self, x: Tensor) -> Any:
+        put, out = self.net(x), torch.zeros(len(x), 3)
+        for _ in range(20):
+            last, out = out, put + 0.5 * out.sin()
+            step = (out - last).square().mean(self.dims, keepdim=True).sqrt().detach()
+            out = last + (out - last) * step / (step + 1e-3)
+        return out
+
+
+def test_iterations_that_go_by_a_norm_over_the_batch_are_told_of() -> None:
+    seen = found(squared, Iterated((0, 1)))
+    assert not seen.together
+    assert 1e-6 < seen.apart < 1e-3
+    assert found(squared, Iterated((1,))).apart == 0
+
+
+def test_a_gradient_that_chance_changes_as_much_is_not_told_of() -> None:
+    """The noise of a consistency loss is in the gradient long before it is in the loss."""
+
+    def consistent(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        return out.square().mean() + (out - out.detach() - 1e-3 * torch.rand(len(out), 1)).square().mean()
+
+    assert found(consistent).apart == 0
+
+
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remote_agent.training.worker.device.comparing import adds_up, is_zero
+from remote_agent.training.worker.device.comparing import adds_up, apart, is_zero
 
 GENERATOR = torch.Generator().manual_seed(1)
 LARGE, SMALL = (size * torch.randn(40, generator=GENERATOR, dtype=torch.float64) for size in (1.0, 1e-3))
@@ -34,6 +34,18 @@ def test_what_differs_from_time_to_time_says_nothing() -> None:
     whole, left, right = halves(LARGE, SMALL)
     left[1] = left[1] * 1.5
     assert adds_up(whole, left, right, [LARGE, SMALL * 1.4], 1.0)
+
+
+def test_a_small_difference_is_told_where_rounding_does_not_explain_it() -> None:
+    whole, left, right = halves(LARGE, SMALL)
+    left[0] = left[0] * (1 + 1e-4)
+    as_much = [LARGE * (1 + 1e-5), SMALL]
+    assert adds_up(whole, left, right, whole, 1.0)
+    assert apart(whole, left, right, whole, 1.0) == pytest.approx(1.5e-5, rel=0.1)
+    assert apart(whole, left, right, as_much, 1.0) == 0
+    assert apart(whole, left, right, whole, 10.0) == 0  # the device computes less exactly
+    left[0] = LARGE * 0.3 * (1 + 1e-7)
+    assert apart(whole, left, right, whole, 1.0) == 0
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])

@@ -284,6 +284,14 @@ def fixed_noise(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
 
 
+def test_files_that_the_data_names_are_looked_at_unless_they_are_others_on_purpose() -> None:
+    data = Points()
+    data.path = __file__  # type: ignore[attr-defined]
+    assert seen(data).files.keys() == {"data.path"}
+    data.by_host = True  # type: ignore[attr-defined]
+    assert not seen(data).files
+
+
 def test_it_is_told_whether_a_loss_that_is_the_same_each_time_drew_random_numbers() -> None:
     fixed, usual = seen(loss=fixed_noise).loss, seen(Points(augmented)).loss
     assert fixed is not None

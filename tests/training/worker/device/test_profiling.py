@@ -130,3 +130,47 @@ def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPa
     slow = largest(look_s=0.002, slice_s=0.02)
     assert 2 <= slow[0] <= 10
     assert slow[1] == 4
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, whose hidden state is of ``rows`` samples, or (0) of those of the call before."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.layer, self.hidden = nn.RNN(3, 4, batch_first=True), torch.zeros(1, rows, 4) if rows else None
+
+    def forward(self, x: Tensor) -> Any:
+        out, hidden = self.layer(x[:, None], self.hidden)
+        self.hidden = self.hidden if self.hidden is not None and self.hidden.shape[1] == 8 else hidden.detach()
+        return out
+
+
+@pytest.mark.parametrize(("rows", "count"), [(8, 8), (0, 2)])
+def test_code_that_takes_only_one_number_of_samples_is_told_so(rows: int, count: int) -> None:
+    with pytest.raises(
+        JobError, match=rf"xpected hidden.*; {count} of the same samples at a time can be computed"
+    ) as error:
+        measured_of(Recurrent(rows))
+    assert "any number of samples" in error.value.hint
+
+
+def test_other_errors_are_not_put_down_to_the_number_of_samples() -> None:
+    class Picky(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            if (x == SAMPLES[3]).all(1).any():
+                raise ValueError("a bad sample")
+            return super().forward(x)
+
+    with pytest.raises(JobError, match="ValueError") as error:
+        measured_of(Picky(3, 2))
+    assert "at a time" not in error.value.cause
+
+
+SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
+
+
+def measured_of(model: nn.Module) -> None:
+    computer = SliceComputer(
+        model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0, most=4
+    )
+    Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)

@@ -66,6 +66,50 @@ def test_all_of_the_first_slices_are_looked_at_and_later_ones_now_and_then() -> 
     assert 1000 / EVERY <= len(due) <= 1000 / EVERY + FIRST + 10
 
 
+def test_a_small_difference_is_told_once() -> None:
+    def solved(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        return out.square().mean() + (0 if batch[1].all() else 2e-5 * out.std(0).mean())
+
+    computer = watched(solved, net())
+    notices = []
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step + 5))
+        assert computer.watch is not None
+        notices.append(computer.watch.take_notice())
+    told = [each for each in notices if each]
+    assert len(told) == 1
+    assert "more than rounding" in told[0]
+    assert not any(notices[:5])  # none of these is padded
+
+
+def test_a_loss_that_chance_changes_as_much_is_not_told_of() -> None:
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        """Begins to draw a little noise for each sample after the measurement."""
+        each = model(batch[0]).square().mean(1)
+        return (each * (1 + begun * 1e-5 * torch.rand(len(each)))).mean()
+
+    begun = False
+    computer = watched(noisy, net())
+    assert computer.watch is not None
+    begun = True
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step))
+        assert "rounding" not in computer.watch.take_notice()
+
+
+def test_a_loss_that_rounding_changes_as_much_is_not_told_of() -> None:
+    def rough(model: nn.Module, batch: Any) -> Tensor:
+        """What makes much of the last bits."""
+        return (300 * model(batch[0])).sin().square().mean()
+
+    computer = watched(rough, net())
+    for step in range(1, FIRST + 1):
+        computer(step, own(5 * step))
+        assert computer.watch is not None
+        assert computer.watch.take_notice() == ""
+
+
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
 def test_padding_that_the_measurement_did_not_see_ends_the_run(middle: list[nn.Module]) -> None:
     computer = watched(masked, net(*middle))
