@@ -170,6 +170,21 @@ def broken(folder: Path, name: str) -> Path:
         if name in INDICES:
             (place / "model.safetensors").rename(place / "model-00001-of-00001.safetensors")
             (place / "model.safetensors.index.json").write_text(INDICES[name])
+        if name in ("without-index", "twice"):
+            tensors = load_file(place / "model.safetensors")
+            (place / "model.safetensors").unlink()
+            parts = {"one.safetensors": tensors, "two.safetensors": {"model.norm.weight": torch.zeros(16)}}
+            for file, part in parts.items():
+                save_file(part, place / file, metadata={"format": "pt"})
+            index = {"weight_map": dict.fromkeys(tensors, "one.safetensors") | {"more": "two.safetensors"}}
+            if name == "twice":
+                (place / "model.safetensors.index.json").write_text(json.dumps(index))
+        if name == "adapter-beside":
+            (place / "adapter_config.json").write_text('{"base_model_name_or_path": "another"}')
+        if name == "pointer":
+            (place / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+        if name == "small-tokenizer":
+            tiny_models.save_tokenizer(place, tiny_models.WORDS[:4])
         if name == "adapter":
             (place / "config.json").rename(place / "adapter_config.json")
         if name == "empty":
@@ -212,6 +227,14 @@ def spoil_weights(weights: Path, name: str) -> None:
         ("no-tokenizer", "no tokenizer is there: tokenizer.json is missing"),
         ("elsewhere", "not a folder on this host"),
         ("adapter", "an adapter without its model (export the run"),
+        ("adapter-beside", "an adapter is beside the model (take adapter_config.json out"),
+        ("pointer", "model.safetensors is a pointer of Git LFS, and not the weights (run `git lfs pull`"),
+        ("without-index", "there is neither model.safetensors nor model.safetensors.index.json"),
+        ("twice", "model.norm.weight is in one.safetensors and in two.safetensors"),
+        ("cut-off", "its weights can't be read: model.safetensors: "),
+        ("file-missing", "model-00001-of-00002.safetensors is missing"),
+        ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
+        *((name, "its weights can't be read: model.safetensors.index.json: ") for name in INDICES),
         *((name, "config.json can't be used: ") for name in list(CONFIGS)[:6]),
         ("config-heads", "config.json "),
         ("config-own-code", "config.json can't be used: "),
@@ -233,15 +256,11 @@ def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("cut-off", "its weights can't be read: .* a file of weights is cut off or damaged"),
         ("layer-missing", r"there are no weights for model.layers.2.mlp.up_proj.weight \("),
         ("layer-of-another", r"up_proj.weight is of shape \(32, 8\), and config.json says \(32, 16\)"),
-        ("file-missing", "model-00001-of-00002.safetensors is missing"),
-        ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
-        *((name, "its weights can't be read: ") for name in INDICES),
     ],
 )
-def test_weights_that_are_not_whole_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
+def test_weights_that_are_not_those_of_the_configuration_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
     made, config = ordered(model=broken(folder, model))
     with pytest.raises(JobError, match=said) as caught:
         job.create_model(made.factory, config.seed, config)
@@ -330,6 +349,8 @@ def test_what_training_writes_into_the_model_does_not_reach_the_file(ordered: Or
         ("list.jsonl", '["the cat"]\n', "it has a list"),
         ("broken.jsonl", '\n{"text": \n', "line 2: it is no JSON"),
         ("latin.txt", b"caf\xe9", "can't be read"),
+        ("sixteen.txt", "the cat".encode("utf-16"), "can't be read"),
+        ("unmarked.txt", "the cat".encode("utf-16-le"), "has zero bytes (it has to be text in UTF-8)"),
         ("half.jsonl", '{"text": "the \\ud800 cat"}\n', "line 1: its text has half a character"),
         ("long.jsonl", '{"text": "the", "n": ' + "9" * 5000 + "}\n", "line 1: it is no JSON: Exceeds the limit"),
         ("deep.jsonl", '{"text": "the", "n": ' + "[" * 100_000 + "\n", "line 1: it is no JSON"),
@@ -351,6 +372,13 @@ def test_too_little_text_is_named(ordered: Ordered, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("the cat")
     with pytest.raises(JobError, match="fewer than one sample of 8"):
         ordered(data=tmp_path / "short.txt")[0].create_data()
+
+
+def test_a_tokenizer_that_does_not_know_most_of_the_text_is_refused(ordered: Ordered, folder: Path) -> None:
+    """One of another model with fewer tokens shows in nothing else: each of its numbers is one of the model's."""
+    made, _ = ordered(model=broken(folder, "small-tokenizer"))
+    with pytest.raises(JobError, match=r"the tokenizer does not know \d\d% of its tokens \(name the tokenizer"):
+        made.create_data()
 
 
 def test_what_is_no_file_is_not_waited_for(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
