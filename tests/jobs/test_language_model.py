@@ -15,6 +15,7 @@ from torch import Tensor
 
 from remote_agent import jobs
 from remote_agent.jobs import language_model
+from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
@@ -60,15 +61,18 @@ def ordered(folder: Path) -> Ordered:
     return make
 
 
-def trained(made: Job, config: TrainingConfig, steps: int) -> tuple[torch.nn.Module, list[float]]:
-    """The model after so many plain steps, and their losses."""
+def trained(
+    made: Job, config: TrainingConfig, steps: int, dtype: torch.dtype | None = None
+) -> tuple[torch.nn.Module, list[float]]:
+    """The model after so many plain steps, and their losses; with ``dtype`` under autocast."""
     model = job.create_model(made.factory, config.seed, config)
     optimizer = job.create_optimizer(made.factory, model, config)
     samples = datasets.as_dataset(made.create_data())
     order = SampleOrder(config.seed, len(samples), config.batch_size)
     losses = []
     for step in range(1, steps + 1):
-        loss = made.factory.loss(model, datasets.fetch(samples, order.step(step)))
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = made.factory.loss(model, datasets.fetch(samples, order.step(step)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], config.clip_norm)
@@ -304,6 +308,29 @@ def test_a_second_start_quantizes_nothing(
     adapters = [name for name, _ in job.create_model(other.factory, 7, changed).named_parameters() if "lora" in name]
     assert len(adapters) == 2 * 4, "with other adapters, too"
     assert len(list(cluster.glob("*.safetensors"))) == 1
+
+
+@pytest.mark.long
+def test_adapters_beside_four_bits_learn_what_those_beside_bfloat16_learn(ordered: Ordered, tmp_path: Path) -> None:
+    """A model that knows one language learns another: the mean loss of the last 20 of 200 steps, and the memory."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    blank = tiny_models.save(tmp_path / "blank", **sizes)
+    base, _ = trained(*ordered(model=blank, learning_rate=0.01), 100)
+    base.save_pretrained(tmp_path / "base")
+    tiny_models.save_tokenizer(tmp_path / "base")
+    backwards = [" ".join(line.split()[::-1]) for line in tiny_models.text(300).splitlines()]
+    (tmp_path / "other.txt").write_text("\n".join(backwards))
+    given = {"model": tmp_path / "base", "data": tmp_path / "other.txt", "lora_rank": 8, "learning_rate": 5e-3}
+    losses: dict[str, float] = {}
+    for quantize in ("none", "nf4"):
+        model, found = trained(*ordered(**given, quantize=quantize), 200, torch.bfloat16)
+        losses[quantize] = sum(found[-20:]) / 20
+        assert losses[quantize] < 0.2 * found[0]
+    print("the loss after 200 steps, bfloat16 and four bits:", losses)
+    assert losses["nf4"] == pytest.approx(losses["none"], rel=0.02)
+    held = [module for module in model.modules() if isinstance(module, Nf4Linear)]
+    in_four_bits = sum(layer.codes.nbytes + layer.largest.nbytes + layer.nf4_digest.nbytes for layer in held)
+    assert in_four_bits <= 0.3 * sum(2 * layer.shape.numel() for layer in held)
 
 
 def test_other_weights_and_a_damaged_file_are_quantized_anew(ordered: Ordered, tmp_path: Path, cluster: Path) -> None:
