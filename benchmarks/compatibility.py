@@ -152,9 +152,10 @@ workers that take unequal slices, and by a plain torch loop over the same batche
 - **refused**: the run ends before its first step, with the line below.
 - **ended**: it can't be seen before that, and the run ends with the line below when it shows.
 
-Made by `python -m benchmarks.compatibility --workers 2 --json ROWS --markdown docs/compatibility.md`. Not in the tables, but in
-the command: three workers (`--workers 3`), the other exact strategy (`--strategy allreduce`), and a worker that is killed in
-the middle of a step (`--kill`). `tests/training/test_compatibility.py` runs a job of each mechanism.
+Made by `python -m benchmarks.compatibility --workers 2 --json ROWS --markdown docs/compatibility.md`. The command can
+also take three workers (`--workers 3`), the other exact strategy (`--strategy allreduce`), and kill a worker in the
+middle of a step (`--kill`), which is not in the tables. `tests/training/test_compatibility.py` runs a job of each
+mechanism.
 """
 
 

@@ -225,7 +225,13 @@ def serve(place: Path, port: int, device: str) -> int:
     except OSError as error:
         print(f"port {port} can't be had: {error.strerror} -> choose another with --port", file=sys.stderr)
         return 1
-    about = protocol.Serving(port=server.server_port, step=served.step, device=served.device, paths=served.paths, examples=served.examples)
+    about = protocol.Serving(
+        port=server.server_port,
+        step=served.step,
+        device=served.device,
+        paths=served.paths,
+        examples=served.examples,
+    )
     print(protocol.encode(about), file=answers, flush=True)
     server.serve_forever()
     return 0

@@ -62,7 +62,7 @@ class Served:
 
     @property
     def examples(self) -> Mapping[str, str]:
-        """Bodies of requests that work, by path, as far as they are known: what other models take, only the job knows."""
+        """Bodies of requests that work, by path; of inputs that only the job knows there is none."""
         if not self._is_language:
             return {}
         found = {"/generate": {"prompt": EXAMPLE, "stream": True}}

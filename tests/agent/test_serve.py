@@ -115,7 +115,9 @@ def test_what_is_no_method_here_is_answered_as_other_mistakes_are(method: str) -
         assert answer.getheader("Connection") == "close", "the body was not read"
         if method == "HEAD":
             assert found == b""
-            assert connection.sock is None or connection.sock.recv(1) == b"", "a body would be taken for the next answer"
+            assert connection.sock is None or connection.sock.recv(1) == b"", (
+                "a body would be taken for the next answer"
+            )
         else:
             assert json.loads(found) == {"error": f"Unsupported method ('{method}')"}
 

@@ -158,6 +158,15 @@ CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "config-t5": lambda config: config | {"model_type": "t5"},
 }
 TOKENIZERS = {"tokenizer-cut-off": '{"version": "1.0", "trun', "tokenizer-object": "{}", "tokenizer-list": "[]"}
+REPLACED = {
+    "adapter-beside": ("adapter_config.json", '{"base_model_name_or_path": "another"}'),
+    "pointer": ("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    **{name: ("tokenizer.json", content) for name, content in TOKENIZERS.items()},
+}
+OTHER_WORDS = {
+    "large-tokenizer": [*tiny_models.WORDS, *(f"w{n}" for n in range(40))],
+    "small-tokenizer": tiny_models.WORDS[:4],
+}
 INDICES = {"index-cut-off": '{"weight_m', "index-without-map": '{"metadata": {}}', "index-list": "[]"}
 
 
@@ -169,39 +178,39 @@ def broken(folder: Path, name: str) -> Path:
         if name in CONFIGS:
             changed = CONFIGS[name](json.loads((place / "config.json").read_text()))
             (place / "config.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
-        if name in TOKENIZERS:
-            (place / "tokenizer.json").write_text(TOKENIZERS[name])
         if name in INDICES:
             (place / "model.safetensors").rename(place / "model-00001-of-00001.safetensors")
             (place / "model.safetensors.index.json").write_text(INDICES[name])
-        if name in ("without-index", "twice"):
-            tensors = load_file(place / "model.safetensors")
-            (place / "model.safetensors").unlink()
-            parts = {"one.safetensors": tensors, "two.safetensors": {"model.norm.weight": torch.zeros(16)}}
-            for file, part in parts.items():
-                save_file(part, place / file, metadata={"format": "pt"})
-            index = {"weight_map": dict.fromkeys(tensors, "one.safetensors") | {"more": "two.safetensors"}}
-            if name == "twice":
-                (place / "model.safetensors.index.json").write_text(json.dumps(index))
-        if name == "adapter-beside":
-            (place / "adapter_config.json").write_text('{"base_model_name_or_path": "another"}')
-        if name == "pointer":
-            (place / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-        if name == "small-tokenizer":
-            tiny_models.save_tokenizer(place, tiny_models.WORDS[:4])
+        if name in REPLACED:
+            file, content = REPLACED[name]
+            (place / file).write_text(content)
+        if name in OTHER_WORDS:
+            tiny_models.save_tokenizer(place, OTHER_WORDS[name])
         if name == "adapter":
             (place / "config.json").rename(place / "adapter_config.json")
         if name == "empty":
             (place / "model.safetensors").unlink()
         if name == "pickled":
             (place / "model.safetensors").rename(place / "pytorch_model.bin")
-        if name == "large-tokenizer":
-            tiny_models.save_tokenizer(place, [*tiny_models.WORDS, *(f"w{n}" for n in range(40))])
         if name == "no-tokenizer":
             for path in place.glob("token*"):
                 path.unlink()
         spoil_weights(place / "model.safetensors", name)
+        if name in ("without-index", "twice"):
+            in_two_files(place / "model.safetensors", has_index=name == "twice")
     return place
+
+
+def in_two_files(weights: Path, *, has_index: bool) -> None:
+    """One tensor is in both."""
+    tensors = load_file(weights)
+    weights.unlink()
+    parts = {"one.safetensors": tensors, "two.safetensors": {"model.norm.weight": torch.zeros(16)}}
+    for name, part in parts.items():
+        save_file(part, weights.with_name(name), metadata={"format": "pt"})
+    if has_index:
+        map_ = dict.fromkeys(tensors, "one.safetensors") | {"more": "two.safetensors"}
+        weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"weight_map": map_}))
 
 
 def spoil_weights(weights: Path, name: str) -> None:
@@ -264,7 +273,7 @@ def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
         ("layer-of-another", r"up_proj.weight is of shape \(32, 8\), and config.json says \(32, 16\)"),
     ],
 )
-def test_weights_that_are_not_those_of_the_configuration_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
+def test_weights_of_another_configuration_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
     made, config = ordered(model=broken(folder, model))
     with pytest.raises(JobError, match=said) as caught:
         job.create_model(made.factory, config.seed, config)

@@ -109,7 +109,8 @@ def test_a_sweep_uses_all_hosts_finds_the_optimum_and_outlives_one_of_them(produ
     assert sweep.returncode == 0, "\n".join([*lines, said])
     assert not victim.is_on, lines
     assert any("it is made again elsewhere" in line for line in lines)
-    assert {found[2] for line in lines if (found := OVER.match(line))} == {host.name for host in fleet.hosts}
+    over = [found for line in lines if (found := OVER.match(line))]
+    assert {found[2] for found in over} == {host.name for host in fleet.hosts}
     rows = [found for line in lines if (found := ROW.fullmatch(line))]
     assert sorted(int(row[1]) for row in rows) == list(range(TRIALS)), "each trial came to its end, once"
     best, *others = ((float(row[4]), float(row[5])) for row in rows)

@@ -133,9 +133,9 @@ def test_a_misspelt_setting_of_ours_is_said_though_only_the_host_knows_the_jobs_
         return read_sweep(f"{job}:Job", [text], 5)
 
     for name in ("lr", "learnin_rate"):
-        with pytest.raises(OrderError, match="did you mean 'learning_rate'?"):
+        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
             read_order(f"{job}:Job", [f"{name}=0.1"])
-        with pytest.raises(OrderError, match="did you mean 'learning_rate'?"):
+        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
             sweep(f"{name}=0.1..1")
 
     assert sweep("depths=2..8").search is not None
