@@ -107,7 +107,10 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
         watching.block = number
         calls.order.append(number)
         keys = calls.inputs[number] = _travelling(number, args, kwargs)
-        calls.given[number] = _operations([args[key] if isinstance(key, int) else kwargs[key] for key in keys])
+        # Copies, since a block may change its input: autograd then forgets how a view was given.
+        copies = {key: argument(key, args, kwargs).clone() for key in keys}
+        calls.given[number] = _operations(copies)
+        args, kwargs = changed(args, kwargs, copies)
         result = original(*args, **kwargs)
         calls.parts[number] = _parts(number, result)
         return result
@@ -127,6 +130,19 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
         inputs=tuple(calls.inputs[number] for number in range(len(blocks))),
         parts=tuple(calls.parts[number] for number in range(len(blocks))),
     )
+
+
+def argument(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """An argument of a call."""
+    return args[key] if isinstance(key, int) else kwargs[key]
+
+
+def changed(
+    args: Sequence[Any], kwargs: Mapping[str, Any], others: Mapping[Key, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with ``others`` in the place of some."""
+    given = tuple(others.get(position, value) for position, value in enumerate(args))
+    return given, {name: others.get(name, value) for name, value in kwargs.items()}
 
 
 def _operations(value: Any) -> list[Node]:
@@ -161,8 +177,9 @@ def _refuse_crossing(
             waiting += [before for before, _ in operation.next_functions if before is not None]
             name = names.get(id(getattr(operation, "variable", None)))
             if name is not None and number not in uses.get(name, ()):
+                cause = f"what follows block {number - 1} depends on {name} by another way"
                 raise CannotCut(
-                    f"what follows block {number - 1} uses {name}, and not by what that block gives",
+                    f"{cause} than by what block {number} gets",
                     hint="leave it out of the model or the loss (of a mixture of experts: output_router_logits=False),"
                     " or train with strategy=sync",
                 )

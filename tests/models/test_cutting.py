@@ -191,9 +191,9 @@ class _Backwards(_Crossed):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (_Crossed, r"what follows block 1 uses blocks.0.weight, and not by what that block gives"),
+        (_Crossed, r"what follows block 1 depends on blocks.0.weight by another way than by what block 2 gets"),
         (_Hidden, r"block 2 in a part of its own gives something else"),
-        (_Routed, r"what follows block 1 uses blocks.0.weight, and not by what that block gives"),
+        (_Routed, r"what follows block 1 depends on blocks.1.weight by another way than by what block 2 gets"),
         (_Backwards, "one after the other, each once, but 2, 1, 0"),
     ],
 )
