@@ -443,7 +443,7 @@ class Serving:
     step: int
     device: str
     paths: tuple[str, ...]
-    examples: Mapping[str, str] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class Served:
         return ("/predict", "/generate") if self._is_language else ("/predict",)
 
     @property
-    def examples(self) -> Mapping[str, str]:
+    def examples(self) -> dict[str, str]:
         """Bodies of requests that work, by path; of inputs that only the job knows there is none."""
         if not self._is_language:
             return {}

@@ -124,6 +124,7 @@ def test_a_model_is_served_to_who_has_its_token_on_loopback_alone_until_down(pro
     with product.start("serve") as serving:
         assert serving.stdout is not None
         about, *commands = (serving.stdout.readline().strip() for _ in range(3))
+        assert about, serving.stderr.read() if serving.stderr is not None else ""
         host = fleet.host(about.rpartition(" ")[2])
         token, place = re.findall(r"Bearer (\S+)' http://(127\.0\.0\.1:\d+)/", commands[0])[0]
         for command in commands:
