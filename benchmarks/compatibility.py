@@ -1,7 +1,9 @@
 """Do the models, losses, data and optimizers that PyTorch users bring train as in plain torch, or are they refused?
 
 ``python -m benchmarks.compatibility [--only NAMES] [--areas NAMES] [--workers 2,3] [--strategy sync,allreduce] [--kill]
-[--device twin|cuda:0] [--markdown FILE]``
+[--device twin|cuda:0] [--json FILE] [--markdown FILE]``
+
+The matrix can be made in parts: each call adds its rows to the file of ``--json``, and ``--markdown`` has all of them.
 
 Each case is a job as a user writes it, trained by the script API on a local Ray with unequal workers, and by a plain
 torch loop over the same batches in one process. ``equal``: the largest relative error of all weights, buffers and of
@@ -150,8 +152,10 @@ workers that take unequal slices, and by a plain torch loop over the same batche
 - **refused**: the run ends before its first step, with the line below.
 - **ended**: it can't be seen before that, and the run ends with the line below when it shows.
 
-Made by `python -m benchmarks.compatibility --markdown docs/compatibility.md`; `--kill` kills a worker in the middle of
-a step, and `--strategy allreduce` takes the other exact strategy.
+Made by `python -m benchmarks.compatibility --workers 2 --json ROWS --markdown docs/compatibility.md`. The command can
+also take three workers (`--workers 3`), the other exact strategy (`--strategy allreduce`), and kill a worker in the
+middle of a step (`--kill`), which is not in the tables. `tests/training/test_compatibility.py` runs a job of each
+mechanism.
 """
 
 
@@ -172,6 +176,17 @@ def markdown(found: Sequence[Row]) -> str:
         lines += ["", *(f"- **{name}**: {says}" for name, says in refusals.items())]
         parts.append("\n".join(lines).rstrip() + "\n")
     return "\n".join(parts)
+
+
+def written(path: Path) -> list[Row]:
+    """The rows that calls with ``--json`` wrote into a file, the newest of each, in the order of the cases."""
+    found: dict[tuple[str, str], Row] = {}
+    for text in path.read_text().splitlines():
+        row = json.loads(text)
+        way = Way(**row.pop("way"))
+        found[row["case"], str(way)] = Row(way=way, **row)
+    ways = list(dict.fromkeys(way for _, way in found))
+    return [found[case, way] for case in CASES for way in ways if (case, way) in found]
 
 
 def _described(case: Case) -> str:
@@ -197,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     parser.add_argument("--quick", action="store_true", help="only the cases that are run as a test")
-    parser.add_argument("--json", type=Path, help="write the rows to this file, as lines of JSON")
+    parser.add_argument("--json", type=Path, help="add the rows to this file, as lines of JSON")
     options = parser.parse_args(arguments)
     unknown = set(filter(None, options.only.split(","))) - set(CASES)
     if unknown:
@@ -222,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = [row for row in found if not is_good(row)]
     print(f"{len(found)} runs of {len(cases)} cases, {len(bad)} not good, {sum(row.seconds for row in found):.0f} s")
     if options.markdown:
-        options.markdown.write_text(markdown(found))
+        options.markdown.write_text(markdown(written(options.json) if options.json else found))
     return 1 if bad or not found else 0
 
 

@@ -25,7 +25,7 @@ async def sweep(
         typer.Option(
             "--param",
             metavar="NAME=RANGE",
-            help="A setting that differs: lr=1e-4..1e-2:log, batch_size=16..64, schedule=linear,cosine; repeatable.",
+            help="A setting that differs: learning_rate=1e-4..1e-2:log, schedule=linear,cosine; repeatable.",
         ),
     ] = None,
     trials: Annotated[int, typer.Option("--trials", help="How many; each is a run on one device.")] = 20,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -190,12 +191,12 @@ async def serve(session: Session, output: Output, run: str | None, host: str, po
             sys.stdout.flush()
         else:
             output.data(f"{service.run}, step {about.step:,}, on {about.device} of {service.host}")
-            asked = {"/predict": '{"inputs": [...]}', "/generate": '{"prompt": "...", "stream": true}'}
+            curl = f"curl -H 'Authorization: Bearer {service.token}' {service.url}"
             for path in about.paths:
-                words = (
-                    f"curl -H 'Authorization: Bearer {service.token}' {service.url}{path} -d '{asked.get(path, '')}'"
-                )
-                output.data(words)
+                body = about.examples.get(path)
+                output.data(f"{curl}{path} -d {'@inputs.json' if body is None else shlex.quote(body)}")
+                if body is None:
+                    output.say('inputs.json: {"inputs": [...]}, with an entry for each sample, as your data has them')
             sys.stdout.flush()
         async for _ in service.lines:
             pass

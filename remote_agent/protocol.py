@@ -434,12 +434,16 @@ class SweepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What ``python -m remote_agent.serve`` says once it answers: its port on loopback, and what can be asked there."""
+    """What ``python -m remote_agent.serve`` says once it answers: its port on loopback, and what can be asked there.
+
+    ``examples`` are bodies that work, by path; a path whose inputs only the job knows has none.
+    """
 
     port: int
     step: int
     device: str
     paths: tuple[str, ...]
+    examples: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,11 @@ class _Handler(BaseHTTPRequestHandler):
 
         if is_device_lost(error):
             self.server.end(_said(error))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that the standard library refuses: an unknown method, or one that is not HTTP."""
+        self.close_connection = True  # its body is not read
+        self._send(code, {"error": message or HTTPStatus(code).phrase})
 
     def send_response(self, code: int, message: str | None = None) -> None:
         self._begun = True
@@ -182,7 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
 def _said(error: BaseException) -> str:
@@ -218,7 +225,13 @@ def serve(place: Path, port: int, device: str) -> int:
     except OSError as error:
         print(f"port {port} can't be had: {error.strerror} -> choose another with --port", file=sys.stderr)
         return 1
-    about = protocol.Serving(port=server.server_port, step=served.step, device=served.device, paths=served.paths)
+    about = protocol.Serving(
+        port=server.server_port,
+        step=served.step,
+        device=served.device,
+        paths=served.paths,
+        examples=served.examples,
+    )
     print(protocol.encode(about), file=answers, flush=True)
     server.serve_forever()
     return 0

@@ -7,6 +7,7 @@ follow those of ``cache``, and a new cache: so each token of an answer is comput
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ MAX_TOKENS = 4096
 
 _MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What a model raises at inputs that it is not made for."""
+
+EXAMPLE = "Once upon a time"
+"""A prompt."""
 
 BEFORE = 4
 """Tokens of the prompt that are decoded with the answer's."""
@@ -55,6 +59,16 @@ class Served:
     @property
     def paths(self) -> tuple[str, ...]:
         return ("/predict", "/generate") if self._is_language else ("/predict",)
+
+    @property
+    def examples(self) -> dict[str, str]:
+        """Bodies of requests that work, by path; of inputs that only the job knows there is none."""
+        if not self._is_language:
+            return {}
+        found = {"/generate": {"prompt": EXAMPLE, "stream": True}}
+        if not callable(getattr(self._factory, "predict", None)):
+            found["/predict"] = {"inputs": [list(job.guard("tokens_of", self._factory.tokens_of, EXAMPLE))]}
+        return {path: json.dumps(body) for path, body in found.items()}
 
     def about(self) -> Mapping[str, object]:
         return {"run": self._run, "step": self.step, "device": self.device, "paths": self.paths}

@@ -364,6 +364,8 @@ def _pairs(config: Any) -> Iterator[tuple[tuple[str, str], str]]:
         )
     if config.quantize != "none" and not config.lora_rank:
         yield ("quantize", "lora_rank"), f"quantize={config.quantize}: frozen weights need adapters; set lora_rank=16"
+    if config.lora_targets and not config.lora_rank:
+        yield ("lora_targets", "lora_rank"), f"lora_targets={config.lora_targets}: needs adapters; set lora_rank=16"
     if config.precision == "fp16" and strategy.split:
         yield ("precision", "strategy"), "precision=fp16: strategy=pipeline needs precision=fp32 or precision=bf16"
     if config.codec == "topk" and strategy.split:

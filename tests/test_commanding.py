@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +21,10 @@ from hetero_tui.cli import application
 from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
+from hetero_tui.runs.serving import Service
 from hetero_tui.session import Session
 from hetero_tui.text import HostText
-from remote_agent.protocol import RunFailed
+from remote_agent.protocol import RunFailed, Serving
 from remote_agent.states import RunState
 
 
@@ -43,6 +46,34 @@ class Ended:
 async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert await commanding.follow_script(cast("Session", Ended()), Output(), "digits-1") == FAILED
     assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
+
+
+class Serves:
+    """A session that serves a model of language, or one whose inputs only its job knows."""
+
+    def __init__(self, examples: dict[str, str]) -> None:
+        about = Serving(port=1, step=3, device="cpu", paths=("/predict", "/generate"), examples=examples)
+        self._service = Service("text-1", "nas", about, "http://127.0.0.1:5", "secret", self._lines())
+
+    async def _lines(self) -> AsyncIterator[HostText]:
+        for line in ():
+            yield line
+
+    @asynccontextmanager
+    async def serve(self, *_: object) -> AsyncIterator[Service]:
+        yield self._service
+
+
+async def test_requests_that_are_shown_for_a_served_model_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    body = """{"prompt": "it's"}"""
+    session = cast("Session", Serves({"/generate": body}))
+    assert await commanding.serve(session, Output(), None, "", 0, "") == FAILED
+    said = capsys.readouterr()
+    _, predict, generate = said.out.splitlines()
+    begin = ["curl", "-H", "Authorization: Bearer secret"]
+    assert shlex.split(generate) == [*begin, "http://127.0.0.1:5/generate", "-d", body]
+    assert shlex.split(predict) == [*begin, "http://127.0.0.1:5/predict", "-d", "@inputs.json"]
+    assert "inputs.json: " in said.err, "what the file is to hold"
 
 
 class BehindAGate:

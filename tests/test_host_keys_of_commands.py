@@ -39,7 +39,7 @@ WORDS = {
     "export": ("run-1",),
     "serve": ("run-1",),
     "metrics": ("--port", "0"),
-    "sweep": ("digits", "--param", "lr=1e-4..1e-2:log", "--trials", "2"),
+    "sweep": ("digits", "--param", "learning_rate=1e-4..1e-2:log", "--trials", "2"),
     "run": ("script.py",),
     "ray": ("status",),
 }

@@ -231,6 +231,7 @@ PAIRS = [
     ({"deterministic": True, "precision": "bf16"}, ""),
     ({"precision": "fp16"}, ""),
     ({"quantize": "nf4"}, "quantize=nf4: frozen weights need adapters; set lora_rank=16"),
+    ({"lora_targets": "q_proj"}, "lora_targets=q_proj: needs adapters; set lora_rank=16"),
     ({"quantize": "nf4", "lora_rank": 4}, ""),
     ({"lora_rank": 4}, ""),
     ({"precision": "fp16", "strategy": "pipeline"}, "precision=fp16: strategy=pipeline needs"),

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import difflib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
 from remote_agent import settings as fields
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
+from remote_agent.kinds import nearest
 from remote_agent.search import Search
 
 _READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
@@ -117,7 +117,7 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
         hints.append("for example --set num_iterations=50")
     mistakes += [f"--set {mistake}" for mistake in fields.check(wanted, own=own_hints(found), is_open=found.is_open)]
     if found.is_open and code is not None:
-        mistakes += [f"--set {mistake}" for mistake in _misspelt(wanted, code)]
+        mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in FOR_SCRIPTS
@@ -146,19 +146,19 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
     return wanted
 
 
-def _misspelt(wanted: Mapping[str, str], code: Code) -> Iterator[str]:
+def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
     """Of settings for a job of which only its host knows all: those that are none for sure.
 
-    They are near the name of one of ours, and nothing that is sent with the job mentions them.
+    They are near the name of one of ours, or its initials, and nothing that is sent with the job mentions them.
 
     Raises:
         OrderError: a file of the job's can't be read.
     """
     known = fields.names()
     for name in wanted:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        near = nearest(name, known, alike=_ALIKE)
         if name not in known and near and not code.mentions(name):
-            yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near[0]!r}?"
+            yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 
 
 def parse_settings(pairs: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:

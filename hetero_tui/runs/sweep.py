@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.order import Job, Order, own_hints, parse_job, parse_settings, read_order
+from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -97,6 +97,8 @@ def read_sweep(
             continue
         ends = parameter.choices or (parameter.at(0.0), parameter.at(1.0))
         if order is not None:
+            if order.job.is_open and order.code is not None:
+                wrong += [f"--param {mistake}" for mistake in misspelt([parameter.name], order.code)]
             said = [
                 mistake
                 for end in ends
@@ -138,13 +140,9 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
     name, values = name.strip(), values.strip()
     if not equals or not name.isidentifier() or not values:
         raise ValueError("is not NAME=LOW..HIGH or NAME=ONE,OTHER")
-    if name not in known:
+    if name not in known and not is_open:
         meant = nearest(name, known)
-        # The initials of a setting stand for it, as in papers: lr.
-        if "".join(word[0] for word in meant.split("_") if word) == name:
-            name = meant
-        elif not is_open:
-            raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
+        raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
     if ".." not in values:
         choices = tuple(value.strip() for value in values.split(","))
         if len(choices) < 2 or not all(choices) or len(set(choices)) < len(choices):

@@ -21,16 +21,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.job_settings import LanguageModel
+from remote_agent.jobs import weight_files
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 ENDINGS = (".jsonl", ".txt")
 _UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
 _AT_ONCE = 256
@@ -39,10 +38,8 @@ _AT_ONCE = 256
 _PIECE = 1 << 20
 """Characters of a text that are tokenized at a time: a tokenizer takes a hundred times their memory."""
 
-_UNQUANTIZED = "name the folder of the model in float32 or bfloat16; quantize=nf4 makes four bits of it"
-
-_INTEGERS = ("I", "U", "BOOL")
-"""How safetensors begin the names of types that are no weights."""
+_UNKNOWN = 0.5
+"""The part of a text's tokens that a tokenizer may not know."""
 
 
 class LanguageModelJob:
@@ -54,6 +51,7 @@ class LanguageModelJob:
 
     def check(self, config: TrainingConfig) -> None:
         """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
+        self._whole_folder()
         model = self.outline()
         if config.lora_rank:
             bits, targets = config.quantize == "nf4", [each.strip() for each in config.lora_targets.split(",")]
@@ -141,31 +139,31 @@ class LanguageModelJob:
             if (folder / "adapter_config.json").is_file():
                 what, hint = "an adapter without its model", "export the run that made it with --format merged"
             raise JobError(f"model={self.settings.model}: {what}", hint=hint)
-        if not self.settings.from_scratch and not any((folder / name).is_file() for name in WEIGHTS):
-            there = sorted(path.name for path in folder.glob("*.bin"))
-            cause = f"{there[0]} is no safetensors" if there else "there are no weights (model.safetensors)"
-            raise JobError(f"model={self.settings.model}: {cause}", hint="from_scratch=true begins with random weights")
+        if (folder / "adapter_config.json").is_file():  # transformers would read the base that it names
+            hint = "take adapter_config.json out of the folder: the model is trained without the adapter"
+            raise JobError(f"model={self.settings.model}: an adapter is beside the model", hint=hint)
+        return folder
+
+    def _whole_folder(self) -> Path:
+        """The folder, whose weights are checked."""
+        folder = self._folder()
+        if not self.settings.from_scratch:
+            weight_files.refuse_unfit(f"model={self.settings.model}", folder)
         return folder
 
     def _read_model(self) -> nn.Module:
         """The folder's model; transformers alone would fill what is missing there with random numbers."""
-        named, folder = f"model={self.settings.model}", self._folder()
-        damaged = "copy the folder again: a file of weights is cut off or damaged"
-        try:
-            with _reading(f"{named}: its weights can't be read", damaged):
-                self._refuse_integers(folder)
-                made, about = _transformers().AutoModelForCausalLM.from_pretrained(
-                    folder,
-                    dtype=torch.float32,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    use_safetensors=True,
-                    ignore_mismatched_sizes=True,  # they are told below
-                    output_loading_info=True,
-                )
-        except FileNotFoundError as error:
-            name = Path(error.filename or str(error).split()[-1]).name
-            raise JobError(f"{named}: {name} is missing", hint="copy the whole folder") from error
+        named, folder = f"model={self.settings.model}", self._whole_folder()
+        with _reading(f"{named}: its weights can't be read", weight_files.DAMAGED):
+            made, about = _transformers().AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are told below
+                output_loading_info=True,
+            )
         if wrong := sorted(about["mismatched_keys"]):
             name, there, wanted = wrong[0]
             cause = f"{name} is of shape {tuple(there)}, and config.json says {tuple(wanted)}"
@@ -176,21 +174,6 @@ class LanguageModelJob:
             raise JobError(f"{named}: there are no weights for {missing[0]}{others}", hint=hint)
         return cast("nn.Module", made)
 
-    def _refuse_integers(self, folder: Path) -> None:
-        """Refuse weights in a form that would be taken for their values (int8 without its scales).
-
-        Raises:
-            JobError: there are some.
-            SafetensorError, OSError: a file can't be read.
-        """
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, "pt") as file:
-                kinds = {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 - no mapping
-            wrong = [name for name, kind in kinds.items() if name.endswith("weight") and kind.startswith(_INTEGERS)]
-            if wrong:
-                cause = f"{wrong[0]} is {kinds[wrong[0]]} in {path.name}, a quantized form that is not known here"
-                raise JobError(f"model={self.settings.model}: {cause}", hint=_UNQUANTIZED)
-
     def _config(self) -> Any:
         hint = "name the folder of a causal language model, with the config.json that belongs to it"
         with _reading(f"model={self.settings.model}: config.json can't be used", hint):
@@ -200,7 +183,7 @@ class LanguageModelJob:
         if quantized := getattr(found, "quantization_config", None):
             kind = quantized.get("quant_method") if isinstance(quantized, dict) else None
             cause = f"its weights are quantized already{f' ({kind})' if kind else ''}"
-            raise JobError(f"model={self.settings.model}: {cause}", hint=_UNQUANTIZED)
+            raise JobError(f"model={self.settings.model}: {cause}", hint=weight_files.UNQUANTIZED)
         return found
 
     def made_from(self) -> list[Path]:
@@ -281,7 +264,9 @@ class LanguageModelJob:
         wanted = self.settings.text_field
         try:
             if path.suffix == ".txt":
-                yield path.read_text(encoding=_UTF8)
+                if "\0" in (text := path.read_text(encoding=_UTF8)):
+                    raise JobError(f"data: {path} has zero bytes", hint="it has to be text in UTF-8")
+                yield text
                 return
             with path.open(encoding=_UTF8) as lines:
                 for number, line in enumerate(lines, start=1):
@@ -328,6 +313,11 @@ class LanguageModelJob:
                 take()
         take()
         known = torch.from_numpy(np.array(tokens[: len(tokens) - len(before)], dtype=np.int32))
+        unknown = tokenizer.unk_token_id
+        if unknown not in (None, end) and (share := float((known == unknown).float().mean())) > _UNKNOWN:
+            cause = f"the tokenizer does not know {share:.0%} of its tokens"
+            hint = "name the tokenizer that the model was trained with: tokenizer=FOLDER"
+            raise JobError(f"data={self.settings.data}: {cause}", hint=hint)
         samples = Samples(known, max(0, len(known) - 1) // context, context)
         held_out = min(round(len(samples) * self.settings.validation_fraction), len(samples) - 1)
         if len(samples) < 1:
@@ -376,7 +366,7 @@ def _reading(what: str, hint: str) -> Iterator[None]:
     """Say ``what`` of whatever transformers raises at files that are not as it expects them; it checks few of them."""
     try:
         yield
-    except (JobError, FileNotFoundError):
+    except JobError:
         raise
     except Exception as error:
         said = _first_line(error)

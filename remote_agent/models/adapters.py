@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
-from remote_agent.models.linear import is_linear, is_transposed, matrix_of, put_matrix
+from remote_agent.models.linear import is_linear, matrix_of, put_matrix, turned
 from remote_agent.models.nf4 import Nf4Linear
 
 _HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
@@ -61,13 +61,16 @@ class LoraLinear(nn.Module):
     @property
     def matrix(self) -> Tensor:
         """What it multiplies by, with the adapter: ``(out_features, in_features)``."""
-        base, added = matrix_of(self.base), self.scale * (self.lora_b @ self.lora_a)
-        return (base + added).to(base.dtype)
+        return self.over(matrix_of(self.base))
+
+    def over(self, base: Tensor) -> Tensor:
+        """The sum of the adapter and the base's matrix, in the base's type."""
+        return (base + self.scale * (self.lora_b @ self.lora_a)).to(base.dtype)
 
     @property
     def weight(self) -> Tensor:
         """For code that reads the layer's weight in the place of calling it, as Mamba's and torch's attention do."""
-        return self.matrix.t() if is_transposed(self.base) else self.matrix
+        return turned(self.base, self.matrix)
 
     @property
     def bias(self) -> Any:
@@ -169,7 +172,7 @@ def merge(model: nn.Module) -> nn.Module:
         base = layer.base if isinstance(layer, LoraLinear) else layer
         plain = base.dense() if isinstance(base, Nf4Linear) else base
         if isinstance(layer, LoraLinear):
-            put_matrix(plain, layer.matrix)
+            put_matrix(plain, layer.over(matrix_of(plain)))
         setattr(model.get_submodule(name.rpartition(".")[0]), _last(name), plain)
     return model
 

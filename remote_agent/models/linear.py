@@ -31,13 +31,17 @@ def is_transposed(layer: nn.Module) -> bool:
 def matrix_of(layer: nn.Module) -> Tensor:
     """The matrix of a linear layer, ``(out_features, in_features)``."""
     weight: Any = layer.weight
-    matrix: Tensor = weight.t() if is_transposed(layer) else weight
-    return matrix
+    return turned(layer, weight)
+
+
+def turned(layer: nn.Module, matrix: Tensor) -> Tensor:
+    """A matrix in the form of the layer's weight, or such a weight as a matrix."""
+    return matrix.t() if is_transposed(layer) else matrix
 
 
 def put_matrix(layer: nn.Module, matrix: Tensor) -> None:
     """Have a frozen ``matrix``, ``(out_features, in_features)``, in the place of the layer's own."""
-    layer.weight = nn.Parameter((matrix.t() if is_transposed(layer) else matrix).contiguous(), requires_grad=False)
+    layer.weight = nn.Parameter(turned(layer, matrix).contiguous(), requires_grad=False)
 
 
 def blank(out_features: int, in_features: int, *, transposed: bool) -> nn.Module:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remote_agent.models.linear import blank, is_transposed, matrix_of, put_matrix
+from remote_agent.models.linear import blank, is_transposed, matrix_of, put_matrix, turned
 
 BLOCK = 64
 
@@ -154,7 +154,7 @@ class Nf4Linear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """For code that reads the layer's weight in the place of calling it."""
-        return self.matrix.t() if self.transposed else self.matrix
+        return turned(self, self.matrix)
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.models.errors import CannotCut
-from remote_agent.models.seams import Key, Seams, intercepted
+from remote_agent.models.seams import Seams, argument, changed, intercepted
 
 T = TypeVar("T")
 
@@ -158,15 +158,13 @@ class Part:
         state.called += 1
         keys = self._seams.inputs[number]
         if self.seen is not None and number:
-            self.seen[number] = tuple(_argument(key, args, kwargs).clone() for key in keys)
+            self.seen[number] = tuple(argument(key, args, kwargs).clone() for key in keys)
         if number < self.first:
-            return self._handed_on(number, _argument(keys[0], args, kwargs))
+            return self._handed_on(number, argument(keys[0], args, kwargs))
         if number == self.last:
-            raise _Reached(tuple(_argument(key, args, kwargs) for key in keys))
+            raise _Reached(tuple(argument(key, args, kwargs) for key in keys))
         if number == self.first and number:
-            changed = dict(zip(keys, state.given, strict=True))
-            args = tuple(changed.get(position, value) for position, value in enumerate(args))
-            kwargs = {name: changed.get(name, value) for name, value in kwargs.items()}
+            args, kwargs = changed(args, kwargs, dict(zip(keys, state.given, strict=True)))
         state.seed(number)
         result = original(*args, **kwargs)
         if number == len(self._blocks) - 1:
@@ -178,10 +176,6 @@ class Part:
         if self.foreign and isinstance(value, Tensor) and value.is_floating_point():
             value = torch.full_like(value, self.foreign)
         return (value, *(None,) * (parts - 1)) if parts else value
-
-
-def _argument(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return args[key] if isinstance(key, int) else kwargs[key]
 
 
 def _there(tensor: Tensor, device: torch.device | str) -> Tensor:

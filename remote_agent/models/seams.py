@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -83,6 +84,7 @@ class _Calls:
     order: list[int]
     inputs: dict[int, tuple[Key, ...]]
     parts: dict[int, int]
+    given: dict[int, list[Node]]  # of which operations the inputs came
 
 
 def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]) -> Seams:
@@ -98,31 +100,90 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     watching = _Watching(names)
-    calls = _Calls([], {}, {})
+    calls = _Calls([], {}, {}, {})
 
     def called(number: int, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _refuse_recomputed(number)
         watching.block = number
         calls.order.append(number)
-        calls.inputs[number] = _travelling(number, args, kwargs)
+        keys = calls.inputs[number] = _travelling(number, args, kwargs)
+        # Copies, since a block may change its input: autograd then forgets how a view was given.
+        copies = {key: argument(key, args, kwargs).clone() for key in keys}
+        calls.given[number] = _operations(copies)
+        args, kwargs = changed(args, kwargs, copies)
         result = original(*args, **kwargs)
         calls.parts[number] = _parts(number, result)
         return result
 
     with intercepted(blocks, called), _all_trained(model), torch.enable_grad(), watching:
-        loss()
+        value = loss()
     if calls.order != list(range(len(blocks))):
         said = ", ".join(map(str, calls.order[:8])) or "none of them"
         raise CannotCut(f"the model's {len(blocks)} blocks are not called one after the other, each once, but {said}")
     for number, block in enumerate(blocks):
         for parameter in block.parameters():
             watching.uses.setdefault(names[id(parameter)], set()).add(number)
+    _refuse_crossing(calls.given, _operations(value), names, watching.uses)
     ends = {0, len(blocks) - 1}
     return Seams(
         uses={name: frozenset(watching.uses.get(name, ends)) for name in names.values()},
         inputs=tuple(calls.inputs[number] for number in range(len(blocks))),
         parts=tuple(calls.parts[number] for number in range(len(blocks))),
     )
+
+
+def argument(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """An argument of a call."""
+    return args[key] if isinstance(key, int) else kwargs[key]
+
+
+def changed(
+    args: Sequence[Any], kwargs: Mapping[str, Any], others: Mapping[Key, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with ``others`` in the place of some."""
+    given = tuple(others.get(position, value) for position, value in enumerate(args))
+    return given, {name: others.get(name, value) for name, value in kwargs.items()}
+
+
+def _operations(value: Any) -> list[Node]:
+    """The operations of autograd that gave the tensors of ``value``."""
+    tensors = [each for each in pytree.tree_leaves(value) if isinstance(each, Tensor)]
+    return [each.grad_fn for each in tensors if each.grad_fn is not None]
+
+
+def _refuse_crossing(
+    given: Mapping[int, Sequence[Node]], ends: Sequence[Node], names: Mapping[int, str], uses: Mapping[str, set[int]]
+) -> None:
+    """Refuse a model whose result depends on a block by another way than the inputs of the next one.
+
+    That may change a loss by little and its gradients by much, as a term of all routers of a mixture of experts does.
+
+    Args:
+        given: by the number of each block, the operations that gave its inputs.
+        ends: those that gave the loss.
+        names: of the parameters, by id.
+        uses: the blocks that use each parameter, by its name.
+
+    Raises:
+        CannotCut: it is such a model.
+    """
+    for number in sorted(given, reverse=True)[:-1]:
+        seen, waiting = set(given[number]), list(ends)
+        while waiting:
+            operation = waiting.pop()
+            if operation in seen:
+                continue
+            seen.add(operation)
+            waiting += [before for before, _ in operation.next_functions if before is not None]
+            name = names.get(id(getattr(operation, "variable", None)))
+            if name is not None and number not in uses.get(name, ()):
+                cause = f"what follows block {number - 1} depends on {name} by another way"
+                raise CannotCut(
+                    f"{cause} than by what block {number} gets",
+                    hint="leave it out of the model or the loss (of a mixture of experts: output_router_logits=False),"
+                    " or train with strategy=sync",
+                )
+        ends = given[number]
 
 
 def _refuse_recomputed(number: int) -> None:

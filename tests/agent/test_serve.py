@@ -104,6 +104,24 @@ def test_a_lost_device_ends_the_server_after_its_answer(error: Exception) -> Non
         assert server.ended
 
 
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "NONSENSE"])
+def test_what_is_no_method_here_is_answered_as_other_mistakes_are(method: str) -> None:
+    with serving(1) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request(method, "/predict", "{}", {"Authorization": "Bearer token"})
+        answer = connection.getresponse()
+        found = answer.read()
+        assert (answer.status, answer.getheader("Content-Type")) == (501, "application/json")
+        assert answer.getheader("Connection") == "close", "the body was not read"
+        if method == "HEAD":
+            assert found == b""
+            assert connection.sock is None or connection.sock.recv(1) == b"", (
+                "a body would be taken for the next answer"
+            )
+        else:
+            assert json.loads(found) == {"error": f"Unsupported method ('{method}')"}
+
+
 def test_an_error_amid_a_stream_is_its_last_event() -> None:
     with serving(IndexError("planted")) as server:
         assert "IndexError: planted" in ask(server, "/generate", {"prompt": "x", "stream": True})[1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from remote_agent import jobs
 from remote_agent.jobs import language_model
+from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
@@ -60,15 +61,18 @@ def ordered(folder: Path) -> Ordered:
     return make
 
 
-def trained(made: Job, config: TrainingConfig, steps: int) -> tuple[torch.nn.Module, list[float]]:
-    """The model after so many plain steps, and their losses."""
+def trained(
+    made: Job, config: TrainingConfig, steps: int, dtype: torch.dtype | None = None
+) -> tuple[torch.nn.Module, list[float]]:
+    """The model after so many plain steps, and their losses; with ``dtype`` under autocast."""
     model = job.create_model(made.factory, config.seed, config)
     optimizer = job.create_optimizer(made.factory, model, config)
     samples = datasets.as_dataset(made.create_data())
     order = SampleOrder(config.seed, len(samples), config.batch_size)
     losses = []
     for step in range(1, steps + 1):
-        loss = made.factory.loss(model, datasets.fetch(samples, order.step(step)))
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = made.factory.loss(model, datasets.fetch(samples, order.step(step)))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], config.clip_norm)
@@ -154,6 +158,15 @@ CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "config-t5": lambda config: config | {"model_type": "t5"},
 }
 TOKENIZERS = {"tokenizer-cut-off": '{"version": "1.0", "trun', "tokenizer-object": "{}", "tokenizer-list": "[]"}
+REPLACED = {
+    "adapter-beside": ("adapter_config.json", '{"base_model_name_or_path": "another"}'),
+    "pointer": ("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    **{name: ("tokenizer.json", content) for name, content in TOKENIZERS.items()},
+}
+OTHER_WORDS = {
+    "large-tokenizer": [*tiny_models.WORDS, *(f"w{n}" for n in range(40))],
+    "small-tokenizer": tiny_models.WORDS[:4],
+}
 INDICES = {"index-cut-off": '{"weight_m', "index-without-map": '{"metadata": {}}', "index-list": "[]"}
 
 
@@ -165,24 +178,39 @@ def broken(folder: Path, name: str) -> Path:
         if name in CONFIGS:
             changed = CONFIGS[name](json.loads((place / "config.json").read_text()))
             (place / "config.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
-        if name in TOKENIZERS:
-            (place / "tokenizer.json").write_text(TOKENIZERS[name])
         if name in INDICES:
             (place / "model.safetensors").rename(place / "model-00001-of-00001.safetensors")
             (place / "model.safetensors.index.json").write_text(INDICES[name])
+        if name in REPLACED:
+            file, content = REPLACED[name]
+            (place / file).write_text(content)
+        if name in OTHER_WORDS:
+            tiny_models.save_tokenizer(place, OTHER_WORDS[name])
         if name == "adapter":
             (place / "config.json").rename(place / "adapter_config.json")
         if name == "empty":
             (place / "model.safetensors").unlink()
         if name == "pickled":
             (place / "model.safetensors").rename(place / "pytorch_model.bin")
-        if name == "large-tokenizer":
-            tiny_models.save_tokenizer(place, [*tiny_models.WORDS, *(f"w{n}" for n in range(40))])
         if name == "no-tokenizer":
             for path in place.glob("token*"):
                 path.unlink()
         spoil_weights(place / "model.safetensors", name)
+        if name in ("without-index", "twice"):
+            in_two_files(place / "model.safetensors", has_index=name == "twice")
     return place
+
+
+def in_two_files(weights: Path, *, has_index: bool) -> None:
+    """One tensor is in both."""
+    tensors = load_file(weights)
+    weights.unlink()
+    parts = {"one.safetensors": tensors, "two.safetensors": {"model.norm.weight": torch.zeros(16)}}
+    for name, part in parts.items():
+        save_file(part, weights.with_name(name), metadata={"format": "pt"})
+    if has_index:
+        map_ = dict.fromkeys(tensors, "one.safetensors") | {"more": "two.safetensors"}
+        weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"weight_map": map_}))
 
 
 def spoil_weights(weights: Path, name: str) -> None:
@@ -212,6 +240,14 @@ def spoil_weights(weights: Path, name: str) -> None:
         ("no-tokenizer", "no tokenizer is there: tokenizer.json is missing"),
         ("elsewhere", "not a folder on this host"),
         ("adapter", "an adapter without its model (export the run"),
+        ("adapter-beside", "an adapter is beside the model (take adapter_config.json out"),
+        ("pointer", "model.safetensors is a pointer of Git LFS, and not the weights (run `git lfs pull`"),
+        ("without-index", "there is neither model.safetensors nor model.safetensors.index.json"),
+        ("twice", "model.norm.weight is in one.safetensors and in two.safetensors"),
+        ("cut-off", "its weights can't be read: model.safetensors: "),
+        ("file-missing", "model-00001-of-00002.safetensors is missing"),
+        ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
+        *((name, "its weights can't be read: model.safetensors.index.json: ") for name in INDICES),
         *((name, "config.json can't be used: ") for name in list(CONFIGS)[:6]),
         ("config-heads", "config.json "),
         ("config-own-code", "config.json can't be used: "),
@@ -233,15 +269,11 @@ def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("cut-off", "its weights can't be read: .* a file of weights is cut off or damaged"),
         ("layer-missing", r"there are no weights for model.layers.2.mlp.up_proj.weight \("),
         ("layer-of-another", r"up_proj.weight is of shape \(32, 8\), and config.json says \(32, 16\)"),
-        ("file-missing", "model-00001-of-00002.safetensors is missing"),
-        ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
-        *((name, "its weights can't be read: ") for name in INDICES),
     ],
 )
-def test_weights_that_are_not_whole_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
+def test_weights_of_another_configuration_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
     made, config = ordered(model=broken(folder, model))
     with pytest.raises(JobError, match=said) as caught:
         job.create_model(made.factory, config.seed, config)
@@ -287,6 +319,29 @@ def test_a_second_start_quantizes_nothing(
     assert len(list(cluster.glob("*.safetensors"))) == 1
 
 
+@pytest.mark.long
+def test_adapters_beside_four_bits_learn_what_those_beside_bfloat16_learn(ordered: Ordered, tmp_path: Path) -> None:
+    """A model that knows one language learns another: the mean loss of the last 20 of 200 steps, and the memory."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    blank = tiny_models.save(tmp_path / "blank", **sizes)
+    base, _ = trained(*ordered(model=blank, learning_rate=0.01), 100)
+    base.save_pretrained(tmp_path / "base")
+    tiny_models.save_tokenizer(tmp_path / "base")
+    backwards = [" ".join(line.split()[::-1]) for line in tiny_models.text(300).splitlines()]
+    (tmp_path / "other.txt").write_text("\n".join(backwards))
+    given = {"model": tmp_path / "base", "data": tmp_path / "other.txt", "lora_rank": 8, "learning_rate": 5e-3}
+    losses: dict[str, float] = {}
+    for quantize in ("none", "nf4"):
+        model, found = trained(*ordered(**given, quantize=quantize), 200, torch.bfloat16)
+        losses[quantize] = sum(found[-20:]) / 20
+        assert losses[quantize] < 0.2 * found[0]
+    print("the loss after 200 steps, bfloat16 and four bits:", losses)
+    assert losses["nf4"] == pytest.approx(losses["none"], rel=0.02)
+    held = [module for module in model.modules() if isinstance(module, Nf4Linear)]
+    in_four_bits = sum(layer.codes.nbytes + layer.largest.nbytes + layer.nf4_digest.nbytes for layer in held)
+    assert in_four_bits <= 0.3 * sum(2 * layer.shape.numel() for layer in held)
+
+
 def test_other_weights_and_a_damaged_file_are_quantized_anew(ordered: Ordered, tmp_path: Path, cluster: Path) -> None:
     made, config = ordered(quantize="nf4", lora_rank=4, model=tiny_models.save(tmp_path / "model"))
 
@@ -330,6 +385,8 @@ def test_what_training_writes_into_the_model_does_not_reach_the_file(ordered: Or
         ("list.jsonl", '["the cat"]\n', "it has a list"),
         ("broken.jsonl", '\n{"text": \n', "line 2: it is no JSON"),
         ("latin.txt", b"caf\xe9", "can't be read"),
+        ("sixteen.txt", "the cat".encode("utf-16"), "can't be read"),
+        ("unmarked.txt", "the cat".encode("utf-16-le"), "has zero bytes (it has to be text in UTF-8)"),
         ("half.jsonl", '{"text": "the \\ud800 cat"}\n', "line 1: its text has half a character"),
         ("long.jsonl", '{"text": "the", "n": ' + "9" * 5000 + "}\n", "line 1: it is no JSON: Exceeds the limit"),
         ("deep.jsonl", '{"text": "the", "n": ' + "[" * 100_000 + "\n", "line 1: it is no JSON"),
@@ -351,6 +408,13 @@ def test_too_little_text_is_named(ordered: Ordered, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("the cat")
     with pytest.raises(JobError, match="fewer than one sample of 8"):
         ordered(data=tmp_path / "short.txt")[0].create_data()
+
+
+def test_a_tokenizer_that_does_not_know_most_of_the_text_is_refused(ordered: Ordered, folder: Path) -> None:
+    """One of another model with fewer tokens shows in nothing else: each of its numbers is one of the model's."""
+    made, _ = ordered(model=broken(folder, "small-tokenizer"))
+    with pytest.raises(JobError, match=r"the tokenizer does not know \d\d% of its tokens \(name the tokenizer"):
+        made.create_data()
 
 
 def test_what_is_no_file_is_not_waited_for(ordered: Ordered, folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from remote_agent.models import nf4
 from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt, merge
 from remote_agent.models.nf4 import VALUES, Nf4Linear, dequantize, quantize
 from remote_agent.training.checkpoint import checkpoint
@@ -115,6 +116,25 @@ def test_four_bits_are_for_all_linear_layers_but_the_output() -> None:
     assert kinds["blocks.0.up.base"] == Nf4Linear.__name__
     assert kinds["lm_head"] == "Linear"
     assert not [name for name in model.state_dict() if "codes" in name]
+
+
+def test_merging_makes_each_weight_once_of_its_four_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = adapt(_Model(), four_bits=True, rank=2, alpha=2.0, targets=("up",))
+    for name, parameter in model.named_parameters():
+        if name.endswith("lora_b"):
+            nn.init.normal_(parameter)
+    ids, made = torch.tensor([[1, 2, 3]]), []
+
+    def counted(codes: Tensor, *others: Any) -> Tensor:
+        made.append(codes.data_ptr())
+        return dequantize(codes, *others)
+
+    expected = model(ids)
+    codes = [module.codes.data_ptr() for module in model.modules() if isinstance(module, Nf4Linear)]
+    monkeypatch.setattr(nf4, "dequantize", counted)
+    merge(model)
+    assert sorted(made) == sorted(codes)
+    torch.testing.assert_close(model(ids), expected)
 
 
 def test_an_unknown_target_names_the_nearest() -> None:

@@ -164,6 +164,24 @@ class _Crossed(nn.Module):
         return result
 
 
+class _Hidden(_Crossed):
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.blocks[0](x)
+        result: Tensor = self.blocks[2](self.blocks[1](first)) + first.detach()
+        return result
+
+
+class _Routed(_Crossed):
+    """Its blocks leave behind a term that is nearly the same of each, and whose mean is a small part of the result."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        terms = list[Tensor]()
+        for block in self.blocks:
+            x = block(x)
+            terms.append(x.softmax(-1).square().sum(-1).mean())
+        return x + 1e-6 * torch.stack(terms).mean()
+
+
 class _Backwards(_Crossed):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.blocks[0](self.blocks[1](self.blocks[2](x)))
@@ -173,7 +191,9 @@ class _Backwards(_Crossed):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (_Crossed, r"block 2 in a part of its own gives something else"),
+        (_Crossed, r"what follows block 1 depends on blocks.0.weight by another way than by what block 2 gets"),
+        (_Hidden, r"block 2 in a part of its own gives something else"),
+        (_Routed, r"what follows block 1 depends on blocks.1.weight by another way than by what block 2 gets"),
         (_Backwards, "one after the other, each once, but 2, 1, 0"),
     ],
 )

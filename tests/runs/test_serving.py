@@ -94,6 +94,10 @@ async def test_a_checkpoint_answers_a_client_with_its_token_and_nobody_else(
     async with serving(transport, cluster, run, device="cpu") as service:
         assert (service.serving.step, service.serving.paths) == (7, ("/predict", "/generate"))
         assert service.url.startswith("http://127.0.0.1:")
+        assert set(service.serving.examples) == {"/predict", "/generate"}
+        for path, body in service.serving.examples.items():
+            status, text = await asyncio.to_thread(ask, service.url, service.token, path, None, body.encode())
+            assert status == 200, f"what a user is shown works as it stands: {body}: {text.decode()}"
         url, token = service.url, service.token
         (server,) = [
             process

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError, RunError
+from hetero_tui.runs.order import Order, read_order
 from hetero_tui.runs.sweep import order_from, parse_parameter, read_sweep
 from remote_agent import settings
 from remote_agent.protocol import SweepResult, Trial
@@ -20,7 +21,7 @@ KNOWN = settings.hints()
     ("text", "expected"),
     [
         ("learning_rate=1e-4..1e-2:log", Parameter(name="learning_rate", low=1e-4, high=1e-2, log=True)),
-        ("lr=.1..1.5", Parameter(name="learning_rate", low=0.1, high=1.5)),
+        ("learning_rate=.1..1.5", Parameter(name="learning_rate", low=0.1, high=1.5)),
         ("clip_norm=0..5", Parameter(name="clip_norm", low=0, high=5)),
         ("lora_rank=4..64:log", Parameter(name="lora_rank", low=4, high=64, log=True, whole=True)),
         ("schedule=linear, cosine", Parameter(name="schedule", choices=("linear", "cosine"))),
@@ -43,6 +44,7 @@ def test_a_setting_that_only_the_host_knows_is_taken_by_its_looks() -> None:
         ("=1..2", "is not NAME="),
         ("learning_rate=", "is not NAME="),
         ("learnin_rate=1..2", "did you mean 'learning_rate'?"),
+        ("lr=1..2", "did you mean 'learning_rate'?"),
         ("learning_rate=1", "needs LOW..HIGH"),
         ("learning_rate=1,1", "different values"),
         ("learning_rate=1,", "different values"),
@@ -71,7 +73,7 @@ def test_all_mistakes_are_said_at_once() -> None:
         read_sweep(
             "digit",
             [
-                "lr=1..",
+                "learning_rate=1..",
                 "num_iterations=1..9",
                 "seed=1,2",
                 "seed=3,4",
@@ -89,7 +91,7 @@ def test_all_mistakes_are_said_at_once() -> None:
         "--set seeed",
         "--trials 0",
         "--by speed: say min:speed",
-        "--param lr=1..: ",
+        "--param learning_rate=1..: ",
         "num_iterations is no parameter of a sweep",
         "seed is given twice",
         "strategy is no parameter",
@@ -122,6 +124,26 @@ def test_an_unknown_parameter_is_said_beside_mistakes_in_settings() -> None:
         assert part in said, said
 
 
+def test_a_misspelt_setting_of_ours_is_said_though_only_the_host_knows_the_jobs_own(tmp_path: Path) -> None:
+    """``sweep`` and ``train`` alike, by near names and by initials; what the job's files mention may be its own."""
+    job = tmp_path / "job.py"
+    job.write_text("from base import *\nclass Job(Base):\n    depths = 3\n")
+
+    def sweep(text: str) -> Order:
+        return read_sweep(f"{job}:Job", [text], 5)
+
+    for name in ("lr", "learnin_rate"):
+        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
+            read_order(f"{job}:Job", [f"{name}=0.1"])
+        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
+            sweep(f"{name}=0.1..1")
+
+    assert sweep("depths=2..8").search is not None
+    job.write_text(job.read_text() + "    lr = 3\n")
+    assert (search := sweep("lr=0.1..1").search) is not None
+    assert search.parameters[0].name == "lr", "the job's own, and not ours"
+
+
 def test_a_sweep_without_parameters_is_refused() -> None:
     with pytest.raises(OrderError, match="no --param"):
         read_sweep("digits", [], 5)
@@ -130,7 +152,7 @@ def test_a_sweep_without_parameters_is_refused() -> None:
 def test_a_sweep_is_an_order_that_is_carried_out_as_a_script(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("class Job:\n def create_model(self): ...\n def create_data(self): ...\n")
     order = read_sweep(
-        str(tmp_path / "job.py"), ["lr=1e-4..1e-2:log"], 20, "max:score", ["num_iterations=50", "seed=7"]
+        str(tmp_path / "job.py"), ["learning_rate=1e-4..1e-2:log"], 20, "max:score", ["num_iterations=50", "seed=7"]
     )
     assert order.search is not None
     assert (order.search.trials, order.search.metric, order.search.sign, order.search.seed) == (20, "score", -1, 7)
@@ -159,7 +181,7 @@ def test_the_users_own_length_replaces_the_sweeps() -> None:
 
 
 def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
-    order = read_sweep("digits", ["lr=1e-4..1e-2:log"], 4, pairs=["seed=1e3"])
+    order = read_sweep("digits", ["learning_rate=1e-4..1e-2:log"], 4, pairs=["seed=1e3"])
     assert order.search is not None
     assert order.search.seed == 1000
 
@@ -173,7 +195,7 @@ def test_few_combinations_are_each_tried_once() -> None:
     fewer = read_sweep("digits", parameters, 5).search
     assert fewer is not None
     assert fewer.trials == 5
-    mixed = read_sweep("digits", [*parameters, "lr=1e-4..1e-2"], 20).search
+    mixed = read_sweep("digits", [*parameters, "learning_rate=1e-4..1e-2"], 20).search
     assert mixed is not None
     assert mixed.trials == 20
 

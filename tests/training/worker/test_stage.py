@@ -101,6 +101,63 @@ def test_batches_may_have_any_length() -> None:
         assert_close(pipeline.train(8), plain(job, config, 8, samples=lengths))
 
 
+class Projected(nn.Module):
+    """A layer that multiplies by an embedding's weights, there and back or only there."""
+
+    def __init__(self, tokens: nn.Embedding, *, is_last: bool) -> None:
+        super().__init__()
+        self.tokens, self.is_last = tokens, is_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = functional.linear(x, self.tokens.weight)
+        return logits if self.is_last else x + logits.softmax(-1) @ self.tokens.weight
+
+
+class Experts(nn.Module):
+    """Each token goes to one of many: in most micro-batches some get none, and no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, 12)
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares, chosen = self.gate(x).softmax(-1).max(-1)
+        given = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            if (here := chosen == number).any():
+                given[here] = shares[here][:, None] * expert(x[here])
+        return x + given
+
+
+class Mixed(Job):
+    """Three layers that share their weights, and two of experts."""
+
+    def create_model(self) -> nn.Module:
+        tokens = nn.Embedding(37, 16)
+        nn.init.normal_(tokens.weight, std=0.3)
+        inner = (Experts(), Projected(tokens, is_last=False), Experts(), nn.LayerNorm(16))
+        return nn.Sequential(tokens, *inner, Projected(tokens, is_last=True))
+
+    layers = None  # type: ignore[assignment]
+
+
+def test_weights_of_three_stages_and_experts_without_tokens_are_exact_though_two_stages_are_lost() -> None:
+    job, config, lengths = Mixed(), _config(micro_batch=5, clip_norm=0.5), (24, 3, 15, 1, 8)
+    with LocalPipeline(job, config, (0, 2, 4, 6), samples=lengths) as pipeline:
+        pipeline.train(4)
+        kept = pipeline.kept()
+        pipeline.lose(1, 5)
+        pipeline.cut_anew((0, 1, 6), kept)
+        pipeline.train(1)
+        pipeline.lose(0, 6)
+        pipeline.cut_anew((0, 6), kept)
+        pipeline.train(2)
+        pipeline.cut_anew((0, 6))
+        found = pipeline.train(6)
+    assert_close(found, plain(job, config, 12, samples=lengths))
+
+
 @pytest.mark.parametrize(("codec", "most"), [("bf16", 0.01), ("int8", 0.03)])
 def test_with_a_codec_between_stages_the_loss_falls_as_without(codec: str, most: float) -> None:
     job, config = Job(), _config(micro_batch=6)
