@@ -43,9 +43,13 @@ class Surroundings:
 
 
 def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
-    """The warning about data in clear; empty under TLS or WireGuard, or if all hosts are on one computer."""
-    is_safe = inventory.encrypted or inventory.meshed
-    return "" if is_safe or all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
+    """The warning about data in clear between hosts at these addresses.
+
+    It is empty under TLS or WireGuard, and if there is one host alone, or all are on one computer.
+    """
+    different = set(addresses)
+    on_wire = len(different) > 1 and not all(ipaddress.ip_address(each).is_loopback for each in different)
+    return TRUSTED_ONLY if on_wire and not inventory.encrypted and not inventory.meshed else ""
 
 
 def of_error(error: HostError) -> Finding:
