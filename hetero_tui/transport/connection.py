@@ -132,6 +132,7 @@ class Dialler:
                 "connect_timeout": None,
                 "login_timeout": self.deadline,
                 "x509_trusted_certs": None,
+                "pkcs11_provider": None,  # the agent has a token's keys, and asks for its PIN
                 "encoding": None,
             }
             if endpoint.port is not None:
@@ -142,7 +143,7 @@ class Dialler:
                 common |= identities.explicit(endpoint.identity_file, place)
             identities.check_config(self.config, place)
             attempt.reads_config = True
-            options = await identities.resolve(common)
+            options = await identities.resolve(common, self.config)
             attempt.reads_config = False
             by = " (by ProxyCommand)" if options.proxy_command and through is None else ""
             place = replace(
@@ -348,7 +349,7 @@ def _endpoint(host: Host) -> Endpoint:
 
 
 def _jump(word: str) -> Endpoint:
-    found = Jump.match(word)
+    found = Jump.match(word.removeprefix("ssh://"))
     if found is None:
         raise ValueError(f"ProxyJump {word!r} is not [user@]host[:port]")
     port = found["port"]

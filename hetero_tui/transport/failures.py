@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def explain(error: BaseException, place: Place) -> HostError:
 def _key_hint(place: Place) -> str:
     """How this user gets in by a key: with one that is there, or a new one."""
     address, _, port = place.endpoint.partition(" (")[0].partition(" port ")
-    copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{place.user}@{address}`"
+    copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{shlex.quote(f'{place.user}@{address}')}`"
     if not place.keys:
         return f"make a key by `ssh-keygen -t ed25519`, and have the host know it: {copy}"
     return f"set `user` or `identity_file` in the inventory, or have the host know your key: {copy}"

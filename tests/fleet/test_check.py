@@ -105,7 +105,12 @@ def _shown(*devices: DeviceTrial) -> Verification:
 
 @pytest.mark.parametrize(
     ("addresses", "says"),
-    [(["127.0.0.1", "::1"], ""), ([], ""), (["10.0.0.2"], ""), (["127.0.0.1", "10.0.0.2"], "between the hosts in clear")],
+    [
+        (["127.0.0.1", "::1"], ""),
+        ([], ""),
+        (["10.0.0.2"], ""),
+        (["127.0.0.1", "10.0.0.2"], "between the hosts in clear"),
+    ],
 )
 def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says):
     said = of_network(addresses, Inventory())

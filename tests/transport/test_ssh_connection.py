@@ -338,6 +338,50 @@ async def test_an_identity_file_of_ssh_config_that_is_missing_is_passed_over(ser
         await connect(server.changed(identity_file=None), config=(config,)).connect()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HostName 127.0.0.1  # in the shed",
+        "ConnectTimeout none",
+        'Match exec "test %h = shed"',
+        "CertificateFile {tmp_path}/missing-cert.pub",
+        "PKCS11Provider /nonexistent.so",
+    ],
+)
+async def test_an_ssh_config_that_openssh_can_use_is_used(common, connect, tmp_path, line):
+    host = common.host
+    (tmp_path / "my key").write_text(Path(host.identity_file).read_text())
+    (tmp_path / "my key").chmod(0o600)
+    config = tmp_path / "config"
+    rest = f"Port {host.port}\nUser {host.user}\nUserKnownHostsFile {host.known_hosts} {tmp_path}/none\n"
+    rest += f'IdentityFile {tmp_path}/missing\nIdentityFile "{tmp_path}/my key"\nHostName 127.0.0.1\n'
+    config.write_text(f"Host shed\n{line.format(tmp_path=tmp_path)}\n{rest}")
+    transport = connect(Host(name="shed", address="shed"), config=(config,))
+    assert (await transport.run(["true"], step="try", deadline=20)).exit_status == 0
+    assert transport.address == "127.0.0.1"
+
+
+@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
+@pytest.mark.parametrize("named", ["SSH_AUTH_SOCK", "$OTHER_AGENT"])
+async def test_an_agent_that_ssh_config_names_by_a_variable_is_asked(
+    common, connect, tmp_path, monkeypatch, short_folder, named
+):
+    socket_path = short_folder / "agent"
+    monkeypatch.setenv(named.strip("$"), str(socket_path))
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(30):
+            while not socket_path.exists():
+                await asyncio.sleep(0.02)
+        add = ["ssh-add", "-q", common.folder / "client_key"]
+        subprocess.run(add, check=True, env={**os.environ, "SSH_AUTH_SOCK": str(socket_path)})
+        (tmp_path / "config").write_text(f"IdentityAgent {named}\nIdentityFile {tmp_path}/missing\n")
+        await connect(common.host.model_copy(update={"identity_file": None}), config=(tmp_path / "config",)).connect()
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
 async def test_a_broken_ssh_config_is_one_line_for_the_host(connect, tmp_path):
     (tmp_path / "config").write_text("Port many\n")
     with pytest.raises(HostError, match=r"~/.ssh/config can't be read: .*line 1"):
@@ -605,7 +649,6 @@ async def test_a_second_factor_is_named(connect, tmp_path):
         ("Port 99999", "127.0.0.1 port 99999 has no port from 1 to 65535"),
         ("ProxyCommand false", r"127.0.0.1 port \d+ \(by ProxyCommand\) closed the connection during login"),
         ("ProxyCommand /nonexistent/program", "No such file or directory"),
-        ("PKCS11Provider /nonexistent.so", "connect: PKCS#11 support not available"),
         ("Include {config}", "~/.ssh/config includes itself"),
     ],
 )

@@ -251,7 +251,9 @@ async def _progress(
                     yield word
     except CommandFailed as error:
         cause = cause_in(told) or error.cause
-        raise CommandFailed(transport.host, cause, step=STEP, hint=hint_for(cause, sources), output="\n".join(told[-8:])) from None
+        raise CommandFailed(
+            transport.host, cause, step=STEP, hint=hint_for(cause, sources), output="\n".join(told[-8:])
+        ) from None
 
 
 class Telling:

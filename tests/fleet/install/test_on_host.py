@@ -64,7 +64,10 @@ async def test_why_uv_does_not_run_and_what_helps(tmp_path, monkeypatch, digest,
     ("url", "option"),
     [
         ("https://download.pytorch.org/whl/cpu/torch/", "--torch-index URL"),
-        ("https://download-r2.pytorch.org/whl/cu126/torch-2.13.0%2Bcu126-cp312-cp312-linux_x86_64.whl", "--torch-index URL"),
+        (
+            "https://download-r2.pytorch.org/whl/cu126/torch-2.13.0%2Bcu126-cp312-cp312-linux_x86_64.whl",
+            "--torch-index URL",
+        ),
         ("https://pypi.org/simple/ray/", "--index URL"),
     ],
 )
