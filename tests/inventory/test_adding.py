@@ -19,6 +19,8 @@ from hetero_tui.inventory.file import add_host, change_host, host_fields, load, 
         ("mercer", {"address": "mercer"}),
         ("me@mercer.local:2222", {"address": "mercer.local", "user": "me", "port": 2222}),
         ("me@[fd00::7]:22", {"address": "fd00::7", "user": "me", "port": 22}),
+        ("me@example.org@mercer", {"address": "mercer", "user": "me@example.org"}),  # as ssh reads it: a domain's login
+        ("EXAMPLE\\me@mercer", {"address": "mercer", "user": "EXAMPLE\\me"}),
     ],
 )
 def test_a_target(text, fields):
@@ -26,7 +28,7 @@ def test_a_target(text, fields):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@c", "me@x/", "a,b"]
+    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@", "me@x/", "a,b"]
 )
 def test_what_is_no_target(text):
     with pytest.raises(UsageError):
