@@ -118,7 +118,8 @@ class Dialler:
     ) -> Dialled:
         """``through``: the hop before this one; ``direct``: this hop's own ProxyJump in ssh_config is left out."""
         label = " (on the way)" if depth else ""
-        place = failures.Place(host=self.host.name, step=STEP, endpoint=_shown(endpoint.address, endpoint.port) + label)
+        shown = _shown(endpoint.address, endpoint.port) + label
+        place = failures.Place(host=self.host.name, step=STEP, endpoint=shown, on_the_way=depth > 0)
         attempt.place, attempt.connected, attempt.trusted = place, False, False
         try:
             common: dict[str, Any] = {

@@ -32,6 +32,7 @@ class Place:
     """Where something failed: the inventory's ``host``, the ``step``, and the address that was really dialled.
 
     ``endpoint`` is for people, such as ``lab@10.0.0.7 port 2222``; ``keys`` says which keys were offered.
+    ``on_the_way``: it is a jump host.
     """
 
     host: str
@@ -39,6 +40,7 @@ class Place:
     endpoint: str
     user: str = ""
     keys: str = ""
+    on_the_way: bool = False
 
 
 def explain(error: BaseException, place: Place) -> HostError:
@@ -200,10 +202,11 @@ def prints_without_end(place: Place, limit: int) -> BadAnswer:
 
 def _network(error: OSError, place: Place) -> HostError:
     if isinstance(error, socket.gaierror):
+        key = "`proxy_jump` (or ProxyJump in ~/.ssh/config)" if place.on_the_way else "`address`"
         return _unreachable(
             place,
             f"the name of {place.endpoint} can't be resolved",
-            "check `address`; a .local name needs the host to be on this network",
+            f"check {key}; a .local name needs the host to be on this network",
         )
     # asyncio joins the errors of several addresses into one text and drops their numbers.
     found = _ERRNO.search(str(error))

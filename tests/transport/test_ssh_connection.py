@@ -248,6 +248,9 @@ async def test_a_closed_port_refuses_at_once(connect):
 async def test_a_name_that_does_not_resolve_is_said_so(connect):
     with pytest.raises(Unreachable, match=r"name of no-such-host.invalid can't be resolved"):
         await connect(DEAD.model_copy(update={"address": "no-such-host.invalid"})).connect()
+    with pytest.raises(Unreachable) as caught:
+        await connect(DEAD.model_copy(update={"proxy_jump": "no-such-host.invalid"})).connect()
+    assert "check `proxy_jump`" in caught.value.hint
 
 
 async def test_a_silent_server_is_given_up_at_the_deadline(connect):
