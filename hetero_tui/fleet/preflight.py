@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from hetero_tui.facts import Disk, HostFacts
 from hetero_tui.inventory import Host, Inventory
@@ -176,10 +177,12 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
             )
         )
     if AWKWARD.search(facts.python.executable):
+        environment = shlex.quote(str(PurePosixPath(facts.python.executable).parents[1]))
         problems.append(
             Problem(
                 f"Ray can't use a Python with a blank or a quotation mark in its path: {facts.python.executable}",
-                "link its environment's folder to a plain path (ln -s) and set `python:` to the Python there",
+                f"`ln -s {environment} ~/ray-env` there gives its environment a plain path; then set"
+                " `python: ~/ray-env/bin/python`",
             )
         )
     if facts.disk.unwritable:

@@ -103,6 +103,10 @@ def _key_hint(place: Place) -> str:
     copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{shlex.quote(f'{place.user}@{address}')}`"
     if not place.keys:
         return f"make a key by `ssh-keygen -t ed25519`, and have the host know it: {copy}"
+    if locked := re.search(r"run (ssh-add [^)]+) first", place.keys):
+        return (
+            f"run `{locked[1]}` (where it finds no agent, `eval $(ssh-agent)` before); the host has to know it: {copy}"
+        )
     return f"set `user` or `identity_file` in the inventory, or have the host know your key: {copy}"
 
 
@@ -188,8 +192,8 @@ def foreign_answer(place: Place, status: int, said: str) -> CommandFailed:
         place.host,
         f"{cause}: {shown} and exited with {status}",
         step=place.step,
-        hint="give the user a shell such as /bin/sh there; look for ForceCommand in sshd_config, command= in"
-        " authorized_keys, and a start-up file that exits",
+        hint=f"give the user a shell there (`sudo chsh -s /bin/sh {shlex.quote(place.user)}`); look for ForceCommand in"
+        " sshd_config, command= in authorized_keys, and a start-up file that exits",
         output=said,
     )
 

@@ -151,8 +151,9 @@ async def test_a_wrong_key_is_refused_and_named(server, connect, tmp_path):
 async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
-    with pytest.raises(AuthenticationFailed, match=r"passphrase: run ssh-add .*locked"):
+    with pytest.raises(AuthenticationFailed, match=r"passphrase: run ssh-add .*locked") as caught:
         await connect(server.changed(identity_file=str(tmp_path / "locked"))).connect()
+    assert f"run `ssh-add {tmp_path}/locked`" in caught.value.hint
 
 
 @pytest.mark.parametrize("has_agent", [False, True])
