@@ -34,14 +34,15 @@ MIN_FREE_MEMORY = 300 << 20
 
 
 _LEAST = (
-    ("memory_bytes", 4 << 30, 1 << 20, "MB of memory for each process (ulimit -v)"),
-    ("processes", 500, 1, "processes and threads (ulimit -u)"),
-    ("files", 500, 1, "open files (ulimit -n)"),
-    ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)"),
-    ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)"),
-    ("tasks", 500, 1, "processes and threads in its container or session (pids.max of its cgroup)"),
+    ("memory_bytes", 4 << 30, 1 << 20, "MB of memory for each process (ulimit -v)", "as unlimited"),
+    ("processes", 500, 1, "processes and threads (ulimit -u)", "nproc unlimited"),
+    ("files", 500, 1, "open files (ulimit -n)", "nofile 65536"),
+    ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)", "fsize unlimited"),
+    ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)", "cpu unlimited"),
+    ("tasks", 500, 1, "processes and threads in its container or session (pids.max of its cgroup)", ""),
 )
-"""The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words."""
+"""The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words, and
+what raises it in limits.conf(5)."""
 
 
 _WRITABLE = {
@@ -229,16 +230,19 @@ def _writable(facts: HostFacts) -> str:
 
 def _limits(facts: HostFacts) -> Iterator[Problem]:
     """The user's limits that are too low for Ray or a run."""
-    for name, least, unit, what in _LEAST:
+    for name, least, unit, what, raised in _LEAST:
         limit = getattr(facts.limits, name)
         if limit is not None and limit < least:
-            raised = "in the user's start-up files (~/.bashrc), or in /etc/security/limits.conf"
-            if name == "tasks":
-                raised = "start its container with more (`--pids-limit`), or raise TasksMax= of its systemd slice"
-            yield Problem(
-                f"its user may have only {limit // unit} {what}; {least // unit} are needed",
-                f"raise it there: {raised}",
-            )
+            mend = "raise it there, in the user's start-up files (~/.bashrc) or by launchctl"
+            if not raised:
+                mend = "start its container with more (`--pids-limit`), or raise TasksMax= of its systemd slice"
+            elif facts.os.system == "Linux":
+                line = shlex.quote(f"{facts.user} - {raised}")
+                mend = (
+                    f"`echo {line} | sudo tee -a /etc/security/limits.d/hetero-tui.conf` raises it from the next login"
+                )
+                mend += " on, unless a start-up file (~/.bashrc) lowers it"
+            yield Problem(f"its user may have only {limit // unit} {what}; {least // unit} are needed", mend)
 
 
 def _environment_hint(host: Host) -> str:

@@ -27,6 +27,7 @@ WITHOUT_SHM = (
     "mkdir /run/dev; for name in null zero full random urandom tty; do cp -a /dev/$name /run/dev; done;"
     " mount --bind /run/dev /dev"
 )
+LIMITS = "/etc/security/limits.d"
 OF_THE_TABLE = ("taken", "readonly", "roshm", "noproc", "alias", "swapped", "hangs", "unseen", "blankpython")
 MENDED = {name: KINDS[name] for name in OF_THE_TABLE} | {
     "locked": replace(KINDS["locked"], server=("AuthorizedKeysFile .ssh/locked_keys",)),
@@ -38,6 +39,12 @@ MENDED = {name: KINDS[name] for name in OF_THE_TABLE} | {
         server=("AllowUsers *",),
         arrange=f"{account('me', uid=1500)}; mkdir ~/.hetero-tui; chown 1500 ~ ~/.hetero-tui; chmod 0 ~/.hetero-tui",
         entry={"user": "me"},
+    ),
+    "fewfiles": Kind(
+        "a limit of open files",
+        "",
+        server=("UsePAM yes",),
+        arrange=f"mount -t tmpfs tmpfs {LIMITS}; echo 'root - nofile 100' > {LIMITS}/few.conf",
     ),
     "noshm": Kind("no /dev/shm", "", arrange=WITHOUT_SHM),
     "bare": Kind("a Python without the packages", "", entry={"python": None}),  # last: it needs the others
