@@ -311,8 +311,7 @@ class _Gate(asyncssh.SSHClient):
                 place.host,
                 f"{place.endpoint} was never seen before; its key is {self._offered.fingerprint}",
                 step=place.step,
-                hint="compare it with ssh-keygen -lf on the host; then accept it, or run"
-                " `hetero-tui probe --accept-new-host-keys`",
+                hint="compare it with ssh-keygen -lf on the host; then accept it, or pass --accept-new-host-keys",
                 fingerprint=self._offered.fingerprint,
                 endpoint=place.endpoint,
             )
