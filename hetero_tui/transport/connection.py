@@ -117,9 +117,8 @@ class Dialler:
         self, endpoint: Endpoint, attempt: Attempt, *, depth: int, through: Dialled | None, direct: bool = False
     ) -> Dialled:
         """``through``: the hop before this one; ``direct``: this hop's own ProxyJump in ssh_config is left out."""
-        label = " (on the way)" if depth else ""
-        shown = _shown(endpoint.address, endpoint.port) + label
-        place = failures.Place(host=self.host.name, step=STEP, endpoint=shown, on_the_way=depth > 0)
+        label = failures.ON_THE_WAY if depth else ""
+        place = failures.Place(host=self.host.name, step=STEP, endpoint=_shown(endpoint.address, endpoint.port) + label)
         attempt.place, attempt.connected, attempt.trusted = place, False, False
         try:
             common: dict[str, Any] = {

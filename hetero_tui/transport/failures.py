@@ -20,6 +20,9 @@ from hetero_tui.text import one_line
 SSH_ERRORS = (OSError, asyncssh.Error, asyncssh.ChannelListenError, ValueError, EOFError)
 """What an asyncssh call may raise for reasons outside this program; configuration and keys raise ValueErrors."""
 
+ON_THE_WAY = " (on the way)"
+"""Follows the address of a jump host."""
+
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _DOWN = "check that it is switched on and that the address is right"
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES})
@@ -32,7 +35,6 @@ class Place:
     """Where something failed: the inventory's ``host``, the ``step``, and the address that was really dialled.
 
     ``endpoint`` is for people, such as ``lab@10.0.0.7 port 2222``; ``keys`` says which keys were offered.
-    ``on_the_way``: it is a jump host.
     """
 
     host: str
@@ -40,7 +42,6 @@ class Place:
     endpoint: str
     user: str = ""
     keys: str = ""
-    on_the_way: bool = False
 
 
 def explain(error: BaseException, place: Place) -> HostError:
@@ -206,7 +207,7 @@ def prints_without_end(place: Place, limit: int) -> BadAnswer:
 
 def _network(error: OSError, place: Place) -> HostError:
     if isinstance(error, socket.gaierror):
-        key = "`proxy_jump` (or ProxyJump in ~/.ssh/config)" if place.on_the_way else "`address`"
+        key = "`proxy_jump` (or ProxyJump in ~/.ssh/config)" if ON_THE_WAY in place.endpoint else "`address`"
         return _unreachable(
             place,
             f"the name of {place.endpoint} can't be resolved",
