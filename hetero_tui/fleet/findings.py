@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hetero_tui.errors import HostError
 from hetero_tui.facts import HostFacts
-from hetero_tui.fleet.install.verification import Verification
+from hetero_tui.fleet.install.verification import Verification, mend_for
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, training_devices
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BAD, FIX, WARNING, Finding
@@ -153,4 +153,4 @@ def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding
     """Findings from the test of a machine's devices."""
     mend = FIX if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
-    return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems)
+    return tuple(Finding(host.name, BAD, problem, why, mend_for(problem, mend)) for problem in shown.problems)
