@@ -80,7 +80,7 @@ def run_what_is_said(lab: Lab, product: HeteroTui, name: str, mend: str) -> None
     elif command.startswith("hetero-tui "):
         done = product.run(*command.split()[1:])
     elif command.startswith(("ssh-keygen ", "ssh-add ")):
-        done = lab.laptop.run(["sh", "-c", command], **AGENTS)
+        done = lab.laptop.run(["sh", "-c", command], deadline=60.0, **AGENTS)
     elif command.startswith("[ "):  # a line for the start-up file
         file = lab.host(name).home / ".bashrc"
         file.write_text(f"{command}\n{file.read_text()}")
