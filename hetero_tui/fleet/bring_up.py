@@ -143,7 +143,7 @@ async def _bring_up(
         emit(events.ClusterChanged(state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(level=events.Level.INFO, text=reason))
-    if running is None and (warning := of_network([plan.head_address], inventory)):
+    if running is None and (warning := of_network((node.address for node in plan.nodes), inventory)):
         emit(events.Notice(level=events.Level.INFO, text=warning))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hetero_tui.errors import HostError
 from hetero_tui.facts import HostFacts
-from hetero_tui.fleet.install.verification import Verification
+from hetero_tui.fleet.install.verification import Verification, mend_for
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, training_devices
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BAD, FIX, WARNING, Finding
@@ -43,9 +43,13 @@ class Surroundings:
 
 
 def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
-    """The warning about data in clear; empty under TLS or WireGuard, or if all hosts are on one computer."""
-    is_safe = inventory.encrypted or inventory.meshed
-    return "" if is_safe or all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
+    """The warning about data in clear between hosts at these addresses.
+
+    It is empty under TLS or WireGuard, and if there is one host alone, or all are on one computer.
+    """
+    different = set(addresses)
+    on_wire = len(different) > 1 and not all(ipaddress.ip_address(each).is_loopback for each in different)
+    return TRUSTED_ONLY if on_wire and not inventory.encrypted and not inventory.meshed else ""
 
 
 def of_error(error: HostError) -> Finding:
@@ -149,4 +153,4 @@ def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding
     """Findings from the test of a machine's devices."""
     mend = FIX if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
-    return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems)
+    return tuple(Finding(host.name, BAD, problem, why, mend_for(problem, mend)) for problem in shown.problems)

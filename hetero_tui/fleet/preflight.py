@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from hetero_tui.facts import Disk, HostFacts
 from hetero_tui.inventory import Host, Inventory
@@ -33,14 +34,15 @@ MIN_FREE_MEMORY = 300 << 20
 
 
 _LEAST = (
-    ("memory_bytes", 4 << 30, 1 << 20, "MB of memory for each process (ulimit -v)"),
-    ("processes", 500, 1, "processes and threads (ulimit -u)"),
-    ("files", 500, 1, "open files (ulimit -n)"),
-    ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)"),
-    ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)"),
-    ("tasks", 500, 1, "processes and threads in its container or session (pids.max of its cgroup)"),
+    ("memory_bytes", 4 << 30, 1 << 20, "MB of memory for each process (ulimit -v)", "as unlimited"),
+    ("processes", 500, 1, "processes and threads (ulimit -u)", "nproc unlimited"),
+    ("files", 500, 1, "open files (ulimit -n)", "nofile 65536"),
+    ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)", "fsize unlimited"),
+    ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)", "cpu unlimited"),
+    ("tasks", 500, 1, "processes and threads in its container or session (pids.max of its cgroup)", ""),
 )
-"""The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words."""
+"""The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words, and
+what raises it in limits.conf(5)."""
 
 
 _WRITABLE = {
@@ -176,10 +178,12 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
             )
         )
     if AWKWARD.search(facts.python.executable):
+        environment = shlex.quote(str(PurePosixPath(facts.python.executable).parents[1]))
         problems.append(
             Problem(
                 f"Ray can't use a Python with a blank or a quotation mark in its path: {facts.python.executable}",
-                "link its environment's folder to a plain path (ln -s) and set `python:` to the Python there",
+                f"`ln -s {environment} ~/ray-env` there gives its environment a plain path; then set"
+                " `python: ~/ray-env/bin/python`",
             )
         )
     if facts.disk.unwritable:
@@ -226,16 +230,19 @@ def _writable(facts: HostFacts) -> str:
 
 def _limits(facts: HostFacts) -> Iterator[Problem]:
     """The user's limits that are too low for Ray or a run."""
-    for name, least, unit, what in _LEAST:
+    for name, least, unit, what, raised in _LEAST:
         limit = getattr(facts.limits, name)
         if limit is not None and limit < least:
-            raised = "in the user's start-up files (~/.bashrc), or in /etc/security/limits.conf"
-            if name == "tasks":
-                raised = "start its container with more (`--pids-limit`), or raise TasksMax= of its systemd slice"
-            yield Problem(
-                f"its user may have only {limit // unit} {what}; {least // unit} are needed",
-                f"raise it there: {raised}",
-            )
+            mend = "raise it there, in the user's start-up files (~/.bashrc) or by launchctl"
+            if not raised:
+                mend = "start its container with more (`--pids-limit`), or raise TasksMax= of its systemd slice"
+            elif facts.os.system == "Linux":
+                line = shlex.quote(f"{facts.user} - {raised}")
+                mend = (
+                    f"`echo {line} | sudo tee -a /etc/security/limits.d/hetero-tui.conf` raises it from the next login"
+                )
+                mend += " on, unless a start-up file (~/.bashrc) lowers it"
+            yield Problem(f"its user may have only {limit // unit} {what}; {least // unit} are needed", mend)
 
 
 def _environment_hint(host: Host) -> str:

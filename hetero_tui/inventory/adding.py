@@ -11,7 +11,7 @@ from pathlib import Path
 from hetero_tui.errors import UsageError
 
 _TARGET = re.compile(
-    r"(?:(?P<user>[^\s@:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]/\\,;|&<>*?]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])"
+    r"(?:(?P<user>[^\s:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]/\\,;|&<>*?]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])"
     r"(?::(?P<port>\d{1,5}))?"
 )
 _OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")

@@ -29,7 +29,10 @@ HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
 _SSH_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "known_hosts")
 _TOP = ("cluster", "defaults", "hosts")
 _CLUSTER = ("name", "head", "security", "network")
-_STARTER = "write a line `hosts: {laptop: {connection: local}}` to it, or run `hetero-tui demo`, which needs no file"
+_STARTER = (
+    "`hetero-tui add me@mercer.local` writes a machine to it; for this computer alone write a line"
+    " `hosts: {laptop: {connection: local}}`; `hetero-tui demo` needs no file"
+)
 _EXPECTED = {
     "string_type": "should be text; put it in quotes",
     "int_type": "should be a whole number",
@@ -148,7 +151,7 @@ def _own_fields(text: str, name: str) -> dict[str, object]:
 
 def _unknown(path: Path, name: str, existing: Inventory) -> InventoryError:
     known = ", ".join(host.name for host in existing.hosts) or "none"
-    return InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
+    return InventoryError(str(path), (f"hosts are: {known}",), f"{path} has no host {name}")
 
 
 def _checked(text: str, path: Path, refused: str, before: Inventory, name: str) -> Inventory:
@@ -176,7 +179,7 @@ def _unusual(path: Path, name: str, refused: str) -> InventoryError:
 
 def _text(path: Path) -> str:
     def refuse(what: str) -> InventoryError:
-        return InventoryError(str(path), (what,))
+        return InventoryError(str(path), (what,), f"{path} can't be read")
 
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe would wait for its writer
@@ -188,7 +191,7 @@ def _text(path: Path) -> str:
     except IsADirectoryError:
         raise refuse("it is a folder; name the file in it") from None
     except OSError as error:
-        raise refuse(f"it can't be read: {error.strerror}") from None
+        raise refuse(str(error.strerror)) from None
     if len(data) > LARGEST:
         raise refuse(f"it is larger than {LARGEST // 1024} KiB, so it can't be an inventory")
     try:

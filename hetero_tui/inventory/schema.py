@@ -15,7 +15,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0
 DeviceName = Annotated[str, StringConstraints(pattern=rf"^(cpu|{'|'.join(TORCH_NAMES)}|({'|'.join(NUMBERED)}):\d+)$")]
 
 
-Jump = re.compile(r"^(?:(?P<user>[^\s@:,]+)@)?(?P<address>[^\s@:,\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?$")
+Jump = re.compile(r"^(?:(?P<user>[^\s:,]+)@)?(?P<address>[^\s@:,\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?$")
 """A jump host that the inventory does not name: ``[user@]host[:port]``, as in OpenSSH's ProxyJump."""
 
 

@@ -196,11 +196,9 @@ def _choose_head(
             why = "it is the running cluster's head" if running else "the inventory names it"
             return wanted, f"head {wanted}: {why}"
         whose = "of the running cluster" if running else "that the inventory names"
-        raise ClusterError(
-            f"the head {whose}, {wanted}, can't join",
-            step=STEP,
-            hint=f"see what `hetero-tui probe` says of {wanted}, name another head, or run `hetero-tui down` first",
-        )
+        other = "run `hetero-tui down`, and `up` chooses another" if running else "name another as `head:`"
+        hint = f"see what `hetero-tui probe` says of {wanted}, or {other}"
+        raise ClusterError(f"the head {whose}, {wanted}, can't join", step=STEP, hint=hint)
 
     name = _fittest(candidates, shared)
     why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"

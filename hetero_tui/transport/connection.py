@@ -117,7 +117,7 @@ class Dialler:
         self, endpoint: Endpoint, attempt: Attempt, *, depth: int, through: Dialled | None, direct: bool = False
     ) -> Dialled:
         """``through``: the hop before this one; ``direct``: this hop's own ProxyJump in ssh_config is left out."""
-        label = " (on the way)" if depth else ""
+        label = failures.ON_THE_WAY if depth else ""
         place = failures.Place(host=self.host.name, step=STEP, endpoint=_shown(endpoint.address, endpoint.port) + label)
         attempt.place, attempt.connected, attempt.trusted = place, False, False
         try:
@@ -132,6 +132,7 @@ class Dialler:
                 "connect_timeout": None,
                 "login_timeout": self.deadline,
                 "x509_trusted_certs": None,
+                "pkcs11_provider": None,  # the agent has a token's keys, and asks for its PIN
                 "encoding": None,
             }
             if endpoint.port is not None:
@@ -142,7 +143,7 @@ class Dialler:
                 common |= identities.explicit(endpoint.identity_file, place)
             identities.check_config(self.config, place)
             attempt.reads_config = True
-            options = await identities.resolve(common)
+            options = await identities.resolve(common, self.config)
             attempt.reads_config = False
             by = " (by ProxyCommand)" if options.proxy_command and through is None else ""
             place = replace(
@@ -348,7 +349,7 @@ def _endpoint(host: Host) -> Endpoint:
 
 
 def _jump(word: str) -> Endpoint:
-    found = Jump.match(word)
+    found = Jump.match(word.removeprefix("ssh://"))
     if found is None:
         raise ValueError(f"ProxyJump {word!r} is not [user@]host[:port]")
     port = found["port"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from hetero_tui.text import one_line
 
 SSH_ERRORS = (OSError, asyncssh.Error, asyncssh.ChannelListenError, ValueError, EOFError)
 """What an asyncssh call may raise for reasons outside this program; configuration and keys raise ValueErrors."""
+
+ON_THE_WAY = " (on the way)"
+"""Follows the address of a jump host."""
 
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _DOWN = "check that it is switched on and that the address is right"
@@ -97,9 +101,13 @@ def explain(error: BaseException, place: Place) -> HostError:
 def _key_hint(place: Place) -> str:
     """How this user gets in by a key: with one that is there, or a new one."""
     address, _, port = place.endpoint.partition(" (")[0].partition(" port ")
-    copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{place.user}@{address}`"
+    copy = f"`ssh-copy-id {f'-p {port} ' if port else ''}{shlex.quote(f'{place.user}@{address}')}`"
     if not place.keys:
         return f"make a key by `ssh-keygen -t ed25519`, and have the host know it: {copy}"
+    if locked := re.search(r"run (ssh-add [^)]+) first", place.keys):
+        return (
+            f"run `{locked[1]}` (where it finds no agent, `eval $(ssh-agent)` before); the host has to know it: {copy}"
+        )
     return f"set `user` or `identity_file` in the inventory, or have the host know your key: {copy}"
 
 
@@ -185,8 +193,8 @@ def foreign_answer(place: Place, status: int, said: str) -> CommandFailed:
         place.host,
         f"{cause}: {shown} and exited with {status}",
         step=place.step,
-        hint="give the user a shell such as /bin/sh there; look for ForceCommand in sshd_config, command= in"
-        " authorized_keys, and a start-up file that exits",
+        hint=f"give the user a shell there (`sudo chsh -s /bin/sh {shlex.quote(place.user)}`); look for ForceCommand in"
+        " sshd_config, command= in authorized_keys, and a start-up file that exits",
         output=said,
     )
 
@@ -199,10 +207,11 @@ def prints_without_end(place: Place, limit: int) -> BadAnswer:
 
 def _network(error: OSError, place: Place) -> HostError:
     if isinstance(error, socket.gaierror):
+        key = "`proxy_jump` (or ProxyJump in ~/.ssh/config)" if ON_THE_WAY in place.endpoint else "`address`"
         return _unreachable(
             place,
             f"the name of {place.endpoint} can't be resolved",
-            "check `address`; a .local name needs the host to be on this network",
+            f"check {key}; a .local name needs the host to be on this network",
         )
     # asyncio joins the errors of several addresses into one text and drops their numbers.
     found = _ERRNO.search(str(error))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,15 @@ import asyncssh
 
 from hetero_tui.errors import AuthenticationFailed, HostError
 from hetero_tui.transport.failures import Place
+from hetero_tui.transport.processes import spawn
 
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
+_AS_THEY_ARE = ("userknownhostsfile", "globalknownhostsfile", "proxycommand")
+_TOLD = (
+    *("hostname", "user", "port", "addressfamily", "bindaddress", "hostkeyalias", "proxyjump"),
+    *("identityfile", "certificatefile", "identitiesonly", "identityagent", *_AS_THEY_ARE),
+)
+"""What `ssh -G` prints and a connection needs; the values of some are lists of words, and so not put in quotes."""
 
 
 def explicit(name: str, place: Place) -> dict[str, Any]:
@@ -70,24 +80,63 @@ def check_config(paths: tuple[Path, ...] | None, place: Place) -> None:
             raise HostError(place.host, cause, step=place.step, hint="save it as UTF-8") from None
 
 
-async def resolve(common: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:
-    """The options of a connection with ssh_config read; ``common`` gets the keys to use where ssh_config needs help.
+async def resolve(common: dict[str, Any], paths: tuple[Path, ...] | None = None) -> asyncssh.SSHClientConnectionOptions:
+    """The options of a connection with ssh_config read (``paths``; None: the user's own).
 
-    ssh passes over an IdentityFile that does not exist, asyncssh gives up: then the existing ones are named.
+    ``common`` gets what ssh_config needs help with. OpenSSH knows more of its language than asyncssh does (comments at
+    the end of a line, some conditions of `Match`): what asyncssh can't read, `ssh -G` is asked about.
     """
+    try:
+        return await _resolved(common)
+    except asyncssh.ConfigParseError:
+        told = await _told_by_openssh(common, paths)
+        if not told:
+            raise
+    with tempfile.NamedTemporaryFile("w", prefix="hetero-tui-", encoding="utf-8") as file:
+        file.write(told)
+        file.flush()
+        common["config"] = [file.name]
+        options = await _resolved(common)
+    common |= {"options": options, "config": None}
+    return options
+
+
+async def _resolved(common: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:
+    """Passes over keys and certificates that do not exist, as ssh does; asyncssh gives up at the first."""
     options: asyncssh.SSHClientConnectionOptions
     try:
         options = await asyncssh.SSHClientConnectionOptions.construct(**common)
     except FileNotFoundError:
         if "client_keys" in common:
             raise
-    else:
-        return options
-    without = await asyncssh.SSHClientConnectionOptions.construct(**common, client_keys=None)
-    existing = [path for path in _configured(without) if path.is_file()]
-    common |= {"client_keys": [str(path) for path in existing], "ignore_encrypted": True}
-    options = await asyncssh.SSHClientConnectionOptions.construct(**common)
+        without = await asyncssh.SSHClientConnectionOptions.construct(**common, client_keys=None)
+        for option, name in (("client_keys", "IdentityFile"), ("client_certs", "CertificateFile")):
+            common[option] = [str(path) for path in _configured(without, name) if path.is_file()]
+        common["ignore_encrypted"] = True
+        options = await asyncssh.SSHClientConnectionOptions.construct(**common)
+    agent = str(options.agent_path or "")
+    if agent == "SSH_AUTH_SOCK" or agent.startswith("$"):  # ssh_config(5), IdentityAgent: a variable, and no path
+        common["agent_path"] = os.environ.get(agent.strip("${}")) or None
+        options = await asyncssh.SSHClientConnectionOptions.construct(**common)
     return options
+
+
+async def _told_by_openssh(common: dict[str, Any], paths: tuple[Path, ...] | None) -> str:
+    """What ssh_config says of this host, as lines of one that asyncssh can read; empty: ssh can't read it either."""
+    words = ["ssh", "-G"]
+    for flag, value in (("-F", paths and paths[0]), ("-p", common.get("port")), ("-l", common.get("username"))):
+        words += [flag, str(value)] if value else []
+    try:
+        async with spawn([*words, "--", str(common["host"])], cwd=Path.home(), env=os.environ) as asked:
+            asked.stdin.close()
+            said, _, status = await asyncio.gather(asked.stdout.read(), asked.stderr.read(), asked.wait())
+    except OSError:  # there is no ssh
+        return ""
+    if status != 0:
+        return ""
+    pairs = (line.partition(" ")[::2] for line in said.decode("utf-8", "replace").splitlines())
+    quoted = ((key, value if key in _AS_THEY_ARE else f'"{value}"') for key, value in pairs if key in _TOLD)
+    return "".join(f"{key} {value}\n" for key, value in quoted)
 
 
 def offered(identity_file: str | None, options: asyncssh.SSHClientConnectionOptions) -> str:
@@ -97,13 +146,16 @@ def offered(identity_file: str | None, options: asyncssh.SSHClientConnectionOpti
     else:
         names = _configured(options) or [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
     shown = [f"{path}{_needs_passphrase(path)}" for path in names if path.is_file()]
+    token = str(options.config.get("PKCS11Provider") or "none")
+    if token.lower() != "none":
+        shown.append(f"the keys of {token} (run ssh-add -s {token} first)")
     if options.agent_path:
         shown.append("the SSH agent's keys")
     return ", ".join(shown)
 
 
-def _configured(options: asyncssh.SSHClientConnectionOptions) -> list[Path]:
-    names = options.config.get("IdentityFile", ())
+def _configured(options: asyncssh.SSHClientConnectionOptions, name: str = "IdentityFile") -> list[Path]:
+    names = options.config.get(name, ())
     return [Path(str(name)).expanduser() for name in names] if isinstance(names, list | tuple) else []
 
 

@@ -1,8 +1,11 @@
 """What `check` finds on machines, why it says it matters, and what it says to do."""
 
+import sys
+
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.check import _surroundings
 from hetero_tui.fleet.findings import (
     MOST_CLOCK_SKEW,
@@ -13,11 +16,12 @@ from hetero_tui.fleet.findings import (
     of_surroundings,
     of_trial,
 )
-from hetero_tui.fleet.install.verification import DeviceTrial, Verification
+from hetero_tui.fleet.install.verification import DeviceTrial, Verification, verify
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.file import load
 from hetero_tui.outcomes import BAD, WARNING
 from hetero_tui.session import Session
+from hetero_tui.transport.local import LocalTransport
 
 HOST = Host(name="nas", address="nas.local")
 GPU = {"kind": "cuda", "index": 0, "name": "TITAN", "driver": "580.65", "capability": "6.1"}
@@ -105,7 +109,12 @@ def _shown(*devices: DeviceTrial) -> Verification:
 
 @pytest.mark.parametrize(
     ("addresses", "says"),
-    [(["127.0.0.1", "::1"], ""), ([], ""), (["127.0.0.1", "10.0.0.2"], "between the hosts in clear")],
+    [
+        (["127.0.0.1", "::1"], ""),
+        ([], ""),
+        (["10.0.0.2"], ""),
+        (["127.0.0.1", "10.0.0.2"], "between the hosts in clear"),
+    ],
 )
 def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says):
     said = of_network(addresses, Inventory())
@@ -132,6 +141,22 @@ def test_what_mends_a_finding_is_for_that_system_and_for_who_made_the_environmen
         assert of_build in finding.mend
         (finding,) = of_trial(host, facts, broken)
         assert of_packages in finding.mend
+
+
+def test_a_new_environment_is_not_advised_where_the_users_libraries_are_in_the_way(make_facts):
+    error = "torch: ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by ...)"
+    (finding,) = of_trial(HOST, make_facts(), Verification(python="3.11.7", errors=(error,)))
+    assert "LD_LIBRARY_PATH" in finding.mend
+    assert "--fix" not in finding.mend
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its loader's variable")
+async def test_a_library_that_can_not_be_loaded_is_told_as_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "libz.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(CommandFailed, match=r"file too short|invalid ELF header") as failed:
+        await verify(LocalTransport(Host(name="nas", connection="local")), [sys.executable], ())
+    assert "LD_LIBRARY_PATH" in failed.value.hint
 
 
 @pytest.mark.parametrize(

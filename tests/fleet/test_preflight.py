@@ -1,5 +1,6 @@
 """Preflight names everything that keeps a machine from joining, each with what to do."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ def test_what_is_missing_is_named_with_what_to_do(make_facts: Any, changes: dict
     assert len(problems) == 1
     assert says in problems[0].cause
     assert problems[0].hint
+
+
+def test_a_limit_is_raised_by_the_line_that_is_told_and_where_there_is_such_a_file(make_facts: Any) -> None:
+    linux = make_facts(limits={"processes": 3, "files": 12}, user="LAB\\me")
+    assert [re.findall("`([^`]+)`", problem.hint) for problem in judge(HOST, linux)] == [
+        [f"echo 'LAB\\me - {what}' | sudo tee -a /etc/security/limits.d/hetero-tui.conf"]
+        for what in ("nproc unlimited", "nofile 65536")
+    ]
+    (mac,) = judge(HOST, make_facts(limits={"files": 12}, os={"system": "Darwin", "machine": "arm64"}))
+    assert "launchctl" in mac.hint
+    assert "limits.d" not in mac.hint
 
 
 def test_a_device_of_the_inventory_that_is_not_there_is_said_before_anything_starts(make_facts: Any) -> None:

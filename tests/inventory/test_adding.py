@@ -19,6 +19,8 @@ from hetero_tui.inventory.file import add_host, change_host, host_fields, load, 
         ("mercer", {"address": "mercer"}),
         ("me@mercer.local:2222", {"address": "mercer.local", "user": "me", "port": 2222}),
         ("me@[fd00::7]:22", {"address": "fd00::7", "user": "me", "port": 22}),
+        ("me@example.org@mercer", {"address": "mercer", "user": "me@example.org"}),  # as ssh reads it: a domain's login
+        ("EXAMPLE\\me@mercer", {"address": "mercer", "user": "EXAMPLE\\me"}),
     ],
 )
 def test_a_target(text, fields):
@@ -26,7 +28,7 @@ def test_a_target(text, fields):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@c", "me@x/", "a,b"]
+    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@", "me@x/", "a,b"]
 )
 def test_what_is_no_target(text):
     with pytest.raises(UsageError):
@@ -198,7 +200,7 @@ def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
     path.write_text("hosts: {a: {address: x}, b: {address: y,\n port: # one\n}}\n")
     change_host(path, "b", {"address": "y", "cpus": 3})
     assert path.read_text() == "hosts: {a: {address: x}, b: {address: y,\n port: , cpus: 3 # one\n}}\n"
-    with pytest.raises(InventoryError, match="hosts are: a, b"):
+    with pytest.raises(InventoryError, match=r"inventory.yaml has no host \w+:\n  hosts are: a, b"):
         change_host(path, "c", {"address": "z"})
     with pytest.raises(InventoryError, match=r"hosts\.b\.cpus"):
         change_host(path, "b", {"address": "z", "cpus": "two"})

@@ -148,8 +148,8 @@ def test_every_mistake_is_told_at_once_in_the_order_of_lines(mistakes):
         ("hosts: {}\n---\nhosts: {}", "line 2, column 1: a second document starts here"),
         ("hosts: {a: {address: x, devices: !!python/object/apply:os.system [cpu]}}", "line 1: hosts.a.devices: tags"),
         ("? [a]\n: 1", "line 1: a key must be a word"),
-        ("", "the file is empty; write a line"),
-        ("# only a comment\n", "the file is empty; write a line"),
+        ("", "the file is empty; `hetero-tui add"),
+        ("# only a comment\n", "the file is empty; `hetero-tui add"),
         (b"hosts: {}\n# \xff", "line 2: not UTF-8 text; save the file as UTF-8"),
         ("hosts: {}".encode("utf-16"), "line 1: not UTF-8 text"),
         ("hosts: {a: {address: \x07}}", "line 1: not YAML: the character U+0007 is not allowed"),
@@ -189,7 +189,10 @@ def test_a_jump_may_be_a_host_that_the_inventory_does_not_name(read):
 
 
 def test_a_missing_file_says_what_to_write(tmp_path):
-    with pytest.raises(InventoryError, match=r"there is no such file; write a line .* or run `hetero-tui demo`"):
+    said = (
+        r"inventory.yaml can't be read:\n  there is no such file; `hetero-tui add me@.* `hetero-tui demo` needs no file"
+    )
+    with pytest.raises(InventoryError, match=said):
         load(tmp_path / "inventory.yaml")
 
 
@@ -203,7 +206,7 @@ def test_an_unreadable_file_is_said_to_be_one():
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "inventory.yaml").touch(mode=0)
-        with somebody_else(), pytest.raises(InventoryError, match="can't be read: Permission denied"):
+        with somebody_else(), pytest.raises(InventoryError, match="can't be read:\n  Permission denied"):
             load(folder / "inventory.yaml")
 
 

@@ -23,13 +23,14 @@ def setting(chosen: Mapping[str, object]) -> list[str]:
 class HeteroTui:
     """``hetero-tui --inventory FILE`` on the laptop."""
 
-    def __init__(self, laptop: Laptop, inventory: Path) -> None:
+    def __init__(self, laptop: Laptop, inventory: Path, **environment: str) -> None:
         self.laptop = laptop
         self.inventory = inventory
+        self._environment = environment
 
     def run(self, *arguments: str, deadline: float = PROGRAM_DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run one command to its end; the exit code is not checked, a traceback is never accepted."""
-        done = self.laptop.run(self.command(*arguments), deadline=deadline)
+        done = self.laptop.run(self.command(*arguments), deadline=deadline, **self._environment)
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         return done
 

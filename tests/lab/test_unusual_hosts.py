@@ -109,6 +109,14 @@ WALL = (
 )
 """Shell commands for a firewall that drops everything but these ports."""
 
+LONG_HOME = "/tmp/" + "/".join(["a-long-folder-name"] * 6)
+VARIABLES = (
+    "http_proxy=http://127.0.0.1:9 grpc_proxy=http://127.0.0.1:9 ALL_PROXY=socks5://127.0.0.1:9 TMPDIR=/nonexistent"
+    " OMP_NUM_THREADS=zero MKL_NUM_THREADS=0 MASTER_ADDR=1.2.3.4 MASTER_PORT=1 RANK=7 WORLD_SIZE=99 LOCAL_RANK=3"
+    " GLOO_SOCKET_IFNAME=none RAY_TMPDIR=/nonexistent RAY_OVERRIDE_NODE_IP=1.2.3.4 PYTHONWARNINGS=error"
+    " PYTHONOPTIMIZE=2 SSL_CERT_FILE=/nonexistent OPENSSL_CONF=/nonexistent LC_ALL=tr_TR TZ=:bogus USER=liar"
+    " XDG_CACHE_HOME=/nonexistent XDG_RUNTIME_DIR=/nonexistent FORCE_COLOR=1"
+)
 LATE = "import time; time.time = time.late = getattr(time, 'late', lambda now=time.time: now() + 3600)\n"  # read twice
 OLD_PYTHON = '#!/bin/sh\ncase "$*" in -V) echo "Python 2.7.18" >&2;; *) echo "Unknown option: -I" >&2; exit 2;; esac\n'
 KINDS: dict[str, Kind] = {
@@ -224,6 +232,38 @@ KINDS: dict[str, Kind] = {
         server=("AllowUsers *",),
         arrange=account("first.last+lab"),
         entry={"user": "first.last+lab"},
+    ),
+    "domainuser": Kind(
+        "a user of a domain, with a backslash",
+        "fit",
+        server=("AllowUsers *",),
+        arrange=account("LAB\\\\me"),
+        entry={"user": "LAB\\me"},
+    ),
+    "longhome": Kind(
+        "a home of more than 107 characters",
+        "fit",
+        arrange=f"mkdir -p {LONG_HOME}; {account('root', home=Path(LONG_HOME))}",
+    ),
+    "localhost": Kind("a host that calls itself localhost", "fit", arrange="hostname localhost"),
+    "conda": Kind(
+        "a conda base that .bashrc activates",
+        "fit",
+        files=bash("export PATH=~/miniconda3/bin:$PATH CONDA_PREFIX=~/miniconda3 CONDA_DEFAULT_ENV=base")
+        | {"miniconda3/bin/python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n'},
+        entry={"python": None},
+    ),
+    "pyenv": Kind(
+        "a python3 of pyenv's that fails",
+        "has no ray",
+        files=bash("export PATH=~/.pyenv/shims:$PATH")
+        | {".pyenv/shims/python3": "#!/bin/sh\necho 'pyenv: python3: command not found' >&2; exit 127\n"},
+        entry={"python": None},
+    ),
+    "variables": Kind(
+        "variables of torchrun, MKL, OpenSSL and gRPC in .bashrc",
+        "fit",
+        files=bash(f"umask 077; export {VARIABLES}"),
     ),
     "late": Kind(
         "a clock that is an hour off",

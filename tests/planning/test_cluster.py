@@ -44,8 +44,12 @@ def test_the_head_that_the_inventory_names_is_taken_or_the_plan_fails(make_facts
     assert plan_cluster(*inventory(a, b, head="b")).head == "b"
     named, others = inventory(a, b, head="b")
     del others["b"]
-    with pytest.raises(ClusterError, match="the head that the inventory names, b, can't join"):
+    with pytest.raises(ClusterError, match="the head that the inventory names, b, can't join") as named_one:
         plan_cluster(named, others)
+    assert "or name another as `head:`" in named_one.value.hint
+    with pytest.raises(ClusterError, match="the head of the running cluster, b, can't join") as running:
+        plan_cluster(named, others, head="b")
+    assert "or run `hetero-tui down`" in running.value.hint
 
 
 def test_the_plan_says_which_gpus_are_not_used_and_why(make_facts: Any) -> None:

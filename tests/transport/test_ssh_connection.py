@@ -151,8 +151,9 @@ async def test_a_wrong_key_is_refused_and_named(server, connect, tmp_path):
 async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
-    with pytest.raises(AuthenticationFailed, match=r"passphrase: run ssh-add .*locked"):
+    with pytest.raises(AuthenticationFailed, match=r"passphrase: run ssh-add .*locked") as caught:
         await connect(server.changed(identity_file=str(tmp_path / "locked"))).connect()
+    assert f"run `ssh-add {tmp_path}/locked`" in caught.value.hint
 
 
 @pytest.mark.parametrize("has_agent", [False, True])
@@ -248,6 +249,9 @@ async def test_a_closed_port_refuses_at_once(connect):
 async def test_a_name_that_does_not_resolve_is_said_so(connect):
     with pytest.raises(Unreachable, match=r"name of no-such-host.invalid can't be resolved"):
         await connect(DEAD.model_copy(update={"address": "no-such-host.invalid"})).connect()
+    with pytest.raises(Unreachable) as caught:
+        await connect(DEAD.model_copy(update={"proxy_jump": "no-such-host.invalid"})).connect()
+    assert "check `proxy_jump`" in caught.value.hint
 
 
 async def test_a_silent_server_is_given_up_at_the_deadline(connect):
@@ -336,6 +340,50 @@ async def test_an_identity_file_of_ssh_config_that_is_missing_is_passed_over(ser
     config.write_text(f"IdentityFile {tmp_path}/missing\n")
     with pytest.raises(AuthenticationFailed):
         await connect(server.changed(identity_file=None), config=(config,)).connect()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HostName 127.0.0.1  # in the shed",
+        "ConnectTimeout none",
+        'Match exec "test %h = shed"',
+        "CertificateFile {tmp_path}/missing-cert.pub",
+        "PKCS11Provider /nonexistent.so",
+    ],
+)
+async def test_an_ssh_config_that_openssh_can_use_is_used(common, connect, tmp_path, line):
+    host = common.host
+    (tmp_path / "my key").write_text(Path(host.identity_file).read_text())
+    (tmp_path / "my key").chmod(0o600)
+    config = tmp_path / "config"
+    rest = f"Port {host.port}\nUser {host.user}\nUserKnownHostsFile {host.known_hosts} {tmp_path}/none\n"
+    rest += f'IdentityFile {tmp_path}/missing\nIdentityFile "{tmp_path}/my key"\nHostName 127.0.0.1\n'
+    config.write_text(f"Host shed\n{line.format(tmp_path=tmp_path)}\n{rest}")
+    transport = connect(Host(name="shed", address="shed"), config=(config,))
+    assert (await transport.run(["true"], step="try", deadline=20)).exit_status == 0
+    assert transport.address == "127.0.0.1"
+
+
+@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
+@pytest.mark.parametrize("named", ["SSH_AUTH_SOCK", "$OTHER_AGENT"])
+async def test_an_agent_that_ssh_config_names_by_a_variable_is_asked(
+    common, connect, tmp_path, monkeypatch, short_folder, named
+):
+    socket_path = short_folder / "agent"
+    monkeypatch.setenv(named.strip("$"), str(socket_path))
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(30):
+            while not socket_path.exists():
+                await asyncio.sleep(0.02)
+        add = ["ssh-add", "-q", common.folder / "client_key"]
+        subprocess.run(add, check=True, env={**os.environ, "SSH_AUTH_SOCK": str(socket_path)})
+        (tmp_path / "config").write_text(f"IdentityAgent {named}\nIdentityFile {tmp_path}/missing\n")
+        await connect(common.host.model_copy(update={"identity_file": None}), config=(tmp_path / "config",)).connect()
+    finally:
+        agent.terminate()
+        agent.wait()
 
 
 async def test_a_broken_ssh_config_is_one_line_for_the_host(connect, tmp_path):
@@ -605,7 +653,6 @@ async def test_a_second_factor_is_named(connect, tmp_path):
         ("Port 99999", "127.0.0.1 port 99999 has no port from 1 to 65535"),
         ("ProxyCommand false", r"127.0.0.1 port \d+ \(by ProxyCommand\) closed the connection during login"),
         ("ProxyCommand /nonexistent/program", "No such file or directory"),
-        ("PKCS11Provider /nonexistent.so", "connect: PKCS#11 support not available"),
         ("Include {config}", "~/.ssh/config includes itself"),
     ],
 )

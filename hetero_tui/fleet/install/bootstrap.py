@@ -28,7 +28,7 @@ from hetero_tui.fleet.install.pace import Pace
 from hetero_tui.fleet.install.platforms import Platform, platform_of, why_unfit
 from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
-from hetero_tui.fleet.install.verification import Verification, verify
+from hetero_tui.fleet.install.verification import Verification, mend_for, verify
 from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet, training_devices
 from hetero_tui.fleet.probing import Probed, probe_host, state_after
@@ -263,7 +263,8 @@ class _Bootstrap:
             hint = "is the accelerator's driver loaded (`nvidia-smi`, `rocm-smi`)? `devices: [cpu]` does without it"
             if wanted.build.concern:
                 hint = f"{wanted.build.concern} -> {wanted.build.mend}"
-            raise CommandFailed(name, "; ".join(shown.problems), step="verify", hint=hint)
+            cause = "; ".join(shown.problems)
+            raise CommandFailed(name, cause, step="verify", hint=mend_for(cause, hint))
 
     async def _send_uv(self, need: _Needs) -> None:
         if need.host.name in self._with_uv:

@@ -114,6 +114,7 @@ stop 0
 
 
 _FULL = re.compile(r"No space left|Dis[ck] quota exceeded")
+_FREE = "free some space there (an environment takes 1 to 8 GB), then run it again: it goes on where it was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) 
         elsewhere = "or name a Python that has the packages as `python:`"
         hint = f"see that programs may be run from that user's home folder, {elsewhere}"
         if _FULL.search(said):
-            hint = _hint(said)
+            hint = _FREE
         elif "gzip:" in said:
             hint = f"install gzip there, {elsewhere}"
         raise CommandFailed(transport.host, f"uv can't be run there: {said}", step=STEP, hint=hint)
@@ -180,7 +181,7 @@ def make(transport: Transport, cluster: str, python: str, sources: Sources) -> A
         HostError: uv failed; its last message is the cause.
     """
     options = ["--no-python-downloads"] if sources.from_laptop and not sources.python_mirror else []
-    return _progress(transport, _MAKE, cluster, sources.for_pythons(), python, *options)
+    return _progress(transport, _MAKE, cluster, sources, sources.for_pythons(), python, *options)
 
 
 async def prepare(transport: Transport, cluster: str, environment: Environment) -> None:
@@ -206,8 +207,8 @@ def install(
     """
     offline = ["--no-config", "--offline", "--no-index", "--find-links", wheels]
     if sources.from_laptop:
-        return _progress(transport, _INSTALL, cluster, {}, *offline)
-    return _progress(transport, _INSTALL, cluster, sources.for_uv(environment))
+        return _progress(transport, _INSTALL, cluster, sources, {}, *offline)
+    return _progress(transport, _INSTALL, cluster, sources, sources.for_uv(environment))
 
 
 async def mark_ready(transport: Transport, cluster: str, environment: Environment) -> None:
@@ -231,7 +232,7 @@ async def discard(transport: Transport, cluster: str) -> None:
 
 
 async def _progress(
-    transport: Transport, script: str, cluster: str, variables: Mapping[str, str], *words: str
+    transport: Transport, script: str, cluster: str, sources: Sources, variables: Mapping[str, str], *words: str
 ) -> AsyncIterator[str]:
     """``variables`` may hold passwords, so they are in no command: the script reads and removes their file."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
@@ -250,7 +251,9 @@ async def _progress(
                     yield word
     except CommandFailed as error:
         cause = cause_in(told) or error.cause
-        raise CommandFailed(transport.host, cause, step=STEP, hint=_hint(cause), output="\n".join(told[-8:])) from None
+        raise CommandFailed(
+            transport.host, cause, step=STEP, hint=hint_for(cause, sources), output="\n".join(told[-8:])
+        ) from None
 
 
 class Telling:
@@ -304,15 +307,16 @@ def cause_in(lines: list[str]) -> str:
     return one_line(lines[-1]) if lines else ""
 
 
-def _hint(cause: str) -> str:
+def hint_for(cause: str, sources: Sources) -> str:
+    """What to do about uv's ``cause``."""
     if re.search(r"interpreter|Python download|managed Python|python-build-standalone", cause):
         return "install that Python there, or name a mirror of python-build-standalone: `bootstrap --python-mirror URL`"
     if _FULL.search(cause):
-        return "free some space there (an environment takes 1 to 8 GB), then run it again: it goes on where it was"
+        return _FREE
     if re.search(r"no wheels|platform tag", cause):
         return "there is no such package for that machine's system, or its Python: see what the package's page says"
     if "not found in the package registry" in cause:
-        return "is its name right? `--index URL` names another index"
+        return f"is its name right? {sources.another(cause)}"
     if re.search(r"certificate (expired|not valid yet)", cause):
         return (
             "see with `date` that its clock is right; `sudo timedatectl set-ntp true` sets it (macOS: System Settings)"
@@ -323,7 +327,7 @@ def _hint(cause: str) -> str:
             " user's ~/.bashrc (zsh: ~/.zshenv) has uv trust the system's; or `bootstrap --from-laptop`"
         )
     if re.search(r"fetch|connect|request|resolve|dns|network|timed out", cause, re.IGNORECASE):
-        return "is the host online? `bootstrap --from-laptop` sends it the packages; `--index URL` names another index"
+        return f"is the host online? `bootstrap --from-laptop` sends it the packages; {sources.another(cause)}"
     return "run it again: it goes on where it was"
 
 

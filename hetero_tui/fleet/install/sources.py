@@ -76,6 +76,12 @@ class Sources:
         name = "DOWNLOADS_JSON_URL" if self.python_mirror.endswith(".json") else "INSTALL_MIRROR"
         return {f"UV_PYTHON_{name}": self.python_mirror} if self.python_mirror else {}
 
+    def another(self, cause: str) -> str:
+        """The option that replaces the index which ``cause`` is about, for a hint."""
+        if self.torch_index.rstrip("/") in cause or "pytorch.org/" in cause:  # whose wheels are on another host
+            return "`--torch-index URL` names another place for the builds of torch"
+        return "`--index URL` names another index"
+
     def _of_torch(self, environment: Environment) -> str:
         """The index of a build of torch; empty: it is PyPI's."""
         return f"{self.torch_index.rstrip('/')}/{environment.build.name}" if environment.build.local_version else ""
@@ -200,9 +206,8 @@ async def _run(command: Sequence[str], sources: Sources, wanted: Platform, varia
         if sources.wheels:
             cause = f"the folder {sources.wheels} has not all packages for {wanted.uname}: {said}"
             raise HeteroTuiError(cause, step=STEP, hint="add them, or leave --wheels out on a laptop that is online")
-        raise HeteroTuiError(
-            said, step=STEP, hint="is the laptop online? `--index` names another index, `--wheels` a folder of wheels"
-        )
+        hint = f"is the laptop online? {sources.another(said)}, `--wheels FOLDER` a folder of wheels"
+        raise HeteroTuiError(said, step=STEP, hint=hint)
 
 
 @asynccontextmanager

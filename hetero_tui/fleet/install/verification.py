@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,18 @@ from hetero_tui.transport import Transport
 from remote_agent.protocol import ProtocolError
 
 STEP = "verify"
+
+
+_IN_THE_WAY = re.compile(r"file too short|invalid ELF header|undefined symbol|version `[^']+' not found")
+_LIBRARIES = (
+    "a library of another program is loaded in its place: take LD_LIBRARY_PATH and LD_PRELOAD out of that user's"
+    " start-up files there (~/.bashrc), then check again"
+)
+
+
+def mend_for(problem: str, otherwise: str) -> str:
+    """What to do about a package that can't be loaded: a new environment does not help against the user's libraries."""
+    return _LIBRARIES if _IN_THE_WAY.search(problem) else otherwise
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ async def verify(
             ended = f"by signal {-done.exit_status}" if done.exit_status < 0 else f"with status {done.exit_status}"
             said = f"its Python ended {ended} at the first operation on {tried}: {said}"
             hint = f"leave {tried} out with `devices:` of this host, or mend its driver; then bootstrap again"
-        raise CommandFailed(transport.host, said, step=STEP, hint=hint, output=last_lines(done.stderr))
+        raise CommandFailed(transport.host, said, step=STEP, hint=mend_for(said, hint), output=last_lines(done.stderr))
     try:
         return answers.value(Verification, HostText(line))
     except ProtocolError as error:

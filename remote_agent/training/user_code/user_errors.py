@@ -71,10 +71,13 @@ _LIBRARIES = tuple(
         os.path.realpath(path) + os.sep
         for path in (
             *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-            str(Path(remote_agent.__file__).parent),
+            *(str(Path(str(module.__file__)).parent) for module in (remote_agent, torch)),
         )
     )
 )
+_SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+"""Folders of libraries wherever they are: a user's own (pip --user), a distribution's, those that a .pth file adds."""
+
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -113,7 +116,8 @@ def is_users_own(file: str) -> bool:
     """Whether a file of code is neither ours nor Python's nor an installed library's."""
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
-    return not os.path.realpath(file).startswith(_LIBRARIES)
+    path = os.path.realpath(file)
+    return not path.startswith(_LIBRARIES) and not any(site in path for site in _SITES)
 
 
 def is_of_users(module: str | None) -> bool:

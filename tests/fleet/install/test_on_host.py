@@ -12,7 +12,7 @@ import pytest
 from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.install import on_host, sources
 from hetero_tui.fleet.install.lock import Environment
-from hetero_tui.fleet.install.on_host import Telling, cause_in
+from hetero_tui.fleet.install.on_host import Telling, cause_in, hint_for
 from hetero_tui.fleet.install.pace import Pace
 from hetero_tui.fleet.install.platforms import PLATFORMS
 from hetero_tui.fleet.install.sources import Sources
@@ -58,6 +58,24 @@ async def test_why_uv_does_not_run_and_what_helps(tmp_path, monkeypatch, digest,
         await on_host.unpack_uv(LocalTransport(Host(name="nas", connection="local")), "lab", "sent", digest)
     assert words in failed.value.hint
     assert "name a Python that has the packages" in failed.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("https://download.pytorch.org/whl/cpu/torch/", "--torch-index URL"),
+        (
+            "https://download-r2.pytorch.org/whl/cu126/torch-2.13.0%2Bcu126-cp312-cp312-linux_x86_64.whl",
+            "--torch-index URL",
+        ),
+        ("https://pypi.org/simple/ray/", "--index URL"),
+    ],
+)
+def test_an_index_that_can_not_be_reached_is_named_by_the_option_that_replaces_it(url, option):
+    lines = [f"error: Failed to fetch: {url}", f"  cause: error sending request for url ({url})", "  cause: dns error"]
+    hint = hint_for(cause_in(lines), Sources())
+    assert f"`{option}`" in hint
+    assert "--from-laptop" in hint
 
 
 async def test_a_users_own_settings_for_uv_and_pip_do_not_reach_an_installation_from_the_laptop(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import torch
 
 from remote_agent.training import job
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure, is_users_own
 
 Load = Callable[[str], ModuleType]
 
@@ -282,3 +282,16 @@ def test_a_function_with_other_arguments_is_told_how_it_is_called(load: Load, wh
     module = load("import torch\n" + text)
     said = told(where, getattr(module, where), lambda batch, other: None, (torch.zeros(2), torch.zeros(2))).hint
     assert said.startswith(f"the engine calls it as {call}") if call else said == "correct the job's code"
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/me/.local/lib/python3.11/site-packages/torchvision/models/resnet.py", False),  # pip --user
+        ("/usr/lib/python3/dist-packages/numpy/__init__.py", False),  # a distribution's
+        (torch.nn.functional.__file__, False),
+        ("/home/me/packages/job.py", True),
+    ],
+)
+def test_what_is_installed_is_no_code_of_the_users_wherever_it_lies(file: str, own: bool) -> None:
+    assert is_users_own(file) == own
