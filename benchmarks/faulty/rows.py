@@ -143,15 +143,13 @@ ROWS: Mapping[str, Row] = {
             name="head's control store killed",
             stall=30.0,
             strike=strikes.gcs_killed,
-            settings={"checkpoint_every": 40},
             alone=True,
         ),
         Row(
             key="head",
             name="head host lost",
-            stall=60.0,
+            stall=30.0,
             strike=strikes.head_lost,
-            settings={"checkpoint_every": 40},
             alone=True,
         ),
     )
