@@ -210,6 +210,20 @@ def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_
     assert outcome.stall_s < 8
 
 
+@pytest.mark.parametrize("seconds", [12.0, 90.0])
+@pytest.mark.parametrize("way", ["allreduce", "allreduce_pairs", "pipeline"])
+def test_of_two_hosts_that_do_not_reach_each_other_one_leaves_where_workers_exchange_directly(
+    way: str, seconds: float
+) -> None:
+    for seed in range(3):
+        outcome = simulate(seed, [Fault(4.0, "apart", "b", seconds)], way)
+        assert not outcome.wrong, said(outcome)
+        assert outcome.stall_s < 15, said(outcome)
+        lost = next(event for event in outcome.events if "WorkerLost" in event)
+        assert "'c/cpu" in lost, said(outcome)
+        assert "c does not reach b, though all answer the head" in lost
+
+
 def test_shards_that_get_a_checkpoints_state_late_serve_no_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real = SimulatedActor.call_in
 

@@ -105,7 +105,9 @@ def test_they_are_rarer_where_they_cost_more() -> None:
 @pytest.mark.parametrize("strategy", ["sync", "local_sgd", "pipeline"])
 def test_they_come_often_since_a_lost_head_or_stage_costs_the_steps_since(strategy: str) -> None:
     kept = Run(strategy=strategy).train(100.0)
-    assert kept == pytest.approx([FIRST_S + n * TrainingConfig().checkpoint_seconds for n in range(len(kept))], abs=20 * 2 * STEP_S)
+    assert kept == pytest.approx(
+        [FIRST_S + n * TrainingConfig().checkpoint_seconds for n in range(len(kept))], abs=20 * 2 * STEP_S
+    )
     assert len(kept) >= 18
 
 
