@@ -1,9 +1,9 @@
 """A stream of lines to a laptop that may vanish: nothing of ours may go on running on a machine that no laptop watches.
 
-A vanished laptop shows in one of four ways: stdout no longer takes lines, stdin ends, the process that started this one
-is gone, or stdin is silent. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by itself).
-One that has sent a sign of life there goes on sending them: a connection whose address is gone ends only after a quarter
-of an hour.
+A vanished laptop shows in one of four ways: stdout no longer takes lines, stdin ends, the process that started this
+one is gone, or stdin is silent. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by
+itself). One that has sent a sign of life there goes on sending them: a connection whose address is gone ends only after
+a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def leaving(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> dict[Worke
 
 
 def without(hosts: Sequence[str], apart: set[Pair]) -> dict[str, policy.Apart]:
-    """The hosts that have to leave: first the one with the most missing links, of equals the last in ``hosts``. Pure."""
+    """The hosts that leave: first the one with the most missing links, of equals the last in ``hosts``. Pure."""
     out: dict[str, policy.Apart] = {}
     left = apart
     while left:

@@ -150,7 +150,7 @@ class Driver:
         return Answered(first, answer)
 
     def _cut_off(self, awaited: Sequence[Awaited]) -> Lost | None:
-        """A worker whose host does not reach another worker's, if they exchange directly; looked for once, when late."""
+        """A worker that does not reach another one with which it exchanges; looked for once, when late."""
         late_s = late_after(self._session.config.slice_deadline_s, max(each.expected_s for each in awaited))
         if self._on_server or self._looked or time.monotonic() - self._waiting_since <= late_s:
             return None
