@@ -33,12 +33,14 @@ def pairs(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> set[Pair]:
     reached = _answers(asked, heartbeat, "link_reaches", tuple(addresses.values()))
     for member in asked.values():
         member.actor.call_in(EXCHANGE, "link_close")
-    return {
-        frozenset((host, other))
+    missing = {
+        (host, other)
         for host, ways in reached.items()
         for other, way in zip(addresses, ways, strict=True)
         if way is None and other in reached
     }
+    # One way may be all that is needed: of two stages, one connects to the other.
+    return {frozenset(pair) for pair in missing if pair[::-1] in missing}
 
 
 def _answers(members: Mapping[str, WorkerHandle], heartbeat: Heartbeat, method: str, *arguments: Any) -> dict[str, Any]:
