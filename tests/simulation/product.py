@@ -174,7 +174,7 @@ class HostedWorker:
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
     def prepare(
-        self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False, options: Any = None
+        self, buffers: Any, reference: Any, config: TrainingConfig, watched: int | None = None, options: Any = None
     ) -> None:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
