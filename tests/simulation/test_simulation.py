@@ -203,11 +203,16 @@ def test_a_run_whose_head_sleeps_goes_on_when_it_wakes(way: str) -> None:
     assert 10 < outcome.stall_s < 18
 
 
-@pytest.mark.parametrize("way", ["sync", "local_sgd"])
-def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_shards(way: str) -> None:
-    outcome = simulate(1, [Fault(4.0, "apart", "b", 60.0)], way)
-    assert not outcome.wrong, said(outcome)
-    assert outcome.stall_s < 8
+@pytest.mark.parametrize("way", ["sync", "local_sgd", "ssp"])
+def test_of_two_hosts_that_do_not_reach_each_other_none_leaves_where_there_are_shards(way: str) -> None:
+    outcomes = [simulate(seed, [Fault(6.0, "apart", "b", 60.0)], way) for seed in range(6)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+        assert outcome.stall_s < 10, said(outcome)
+        assert not any("WorkerLost" in event for event in outcome.events), said(outcome)
+    moved = [event for outcome in outcomes for event in outcome.events if "ServerLost" in event]
+    assert moved, "of some, a shard is on one of the two"
+    assert all("b does not reach c, though all answer the head" in event for event in moved)
 
 
 @pytest.mark.parametrize("seconds", [12.0, 90.0])

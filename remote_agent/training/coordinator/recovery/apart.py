@@ -1,8 +1,8 @@
 """Finds hosts that do not reach each other, though the coordinator reaches both.
 
-Workers that exchange data directly (``allreduce``, ``pipeline``) need each other. If a firewall or a router comes
-between two of them, both processes answer, and both wait. Some of these hosts have to leave the run, until all others
-reach each other.
+If a firewall or a router comes between two hosts, the processes on both answer, and both wait. Where servers hold the
+weights, the shards of these hosts go to the coordinator's host, which all of them reach. Workers that exchange data
+directly (``allreduce``, ``pipeline``) need each other: some leave the run, until all others reach each other.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.liveness import answer_of
+from remote_agent.training.coordinator.recovery.liveness import answer_of, server_gone
+from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import PING_S
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import EXCHANGE
+from remote_agent.training.shared.messages import LINK
 
 Pair = frozenset[str]
 """Two hosts that do not reach each other."""
@@ -32,7 +34,7 @@ def pairs(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> set[Pair]:
     asked = {host: of_host[host] for host in addresses}
     reached = _answers(asked, heartbeat, "link_reaches", tuple(addresses.values()))
     for member in asked.values():
-        member.actor.call_in(EXCHANGE, "link_close")
+        member.actor.call_in(LINK, "link_close")
     missing = {
         (host, other)
         for host, ways in reached.items()
@@ -44,7 +46,7 @@ def pairs(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> set[Pair]:
 
 
 def _answers(members: Mapping[str, WorkerHandle], heartbeat: Heartbeat, method: str, *arguments: Any) -> dict[str, Any]:
-    calls = {host: member.actor.call_in(EXCHANGE, method, *arguments) for host, member in members.items()}
+    calls = {host: member.actor.call_in(LINK, method, *arguments) for host, member in members.items()}
     answers = {}
     for host, call in calls.items():
         with contextlib.suppress(rpc.NoAnswer):
@@ -68,7 +70,28 @@ def without(hosts: Sequence[str], apart: set[Pair]) -> dict[str, policy.Apart]:
         missing = Counter(host for pair in left for host in pair)
         worst = max(hosts, key=lambda host: (missing[host], hosts.index(host)))
         others = sorted(host for pair in left if worst in pair for host in pair - {worst})
-        way = "see to the network, or to a firewall, between them"
-        out[worst] = policy.Apart(f"{worst} does not reach {' and '.join(others)}, though all answer the head: {way}")
+        out[worst] = policy.Apart(_cause(worst, others))
         left = {pair for pair in left if worst not in pair}
     return out
+
+
+def leave_shards(session: Session, heartbeat: Heartbeat) -> None:
+    """Give up the shards on hosts that another host with a worker does not reach; their copies are restored here.
+
+    Raises:
+        ServerGone: there is one.
+    """
+    holders = {server.host for server in session.servers}
+    here = placement.here(placement.living_nodes()).host
+    if holders == {here}:
+        return
+    found = [pair for pair in pairs(session.members, heartbeat) if here not in pair and pair & holders]
+    gone = sorted({host for pair in found for host in pair & holders})
+    if gone:
+        others = sorted({host for pair in found if gone[0] in pair for host in pair - {gone[0]}})
+        raise server_gone(session, gone[0], _cause(gone[0], others), *gone[1:])
+
+
+def _cause(host: str, others: Sequence[str]) -> str:
+    way = "see to the network, or to a firewall, between them"
+    return f"{host} does not reach {' and '.join(others)}, though all answer the head: {way}"

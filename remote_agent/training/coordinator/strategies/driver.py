@@ -150,11 +150,18 @@ class Driver:
         return Answered(first, answer)
 
     def _cut_off(self, awaited: Sequence[Awaited]) -> Lost | None:
-        """A worker that does not reach another one with which it exchanges; looked for once, when late."""
+        """A worker that does not reach another one with which it exchanges; looked for once, when late.
+
+        Raises:
+            ServerGone: a worker does not reach a shard's host.
+        """
         late_s = late_after(self._session.config.slice_deadline_s, max(each.expected_s for each in awaited))
-        if self._on_server or self._looked or time.monotonic() - self._waiting_since <= late_s:
+        if self._looked or time.monotonic() - self._waiting_since <= late_s:
             return None
         self._looked = True
+        if self._on_server:
+            apart.leave_shards(self._session, self._heartbeat)
+            return None
         return next((Lost(*found) for found in apart.leaving(self._session.members, self._heartbeat).items()), None)
 
     def _stalled(self, awaited: Sequence[Awaited]) -> Stalled | None:
