@@ -138,8 +138,6 @@ class ServerGone(TrainingError):
 class ShardLeaves(ServerGone):
     """A host is drained, and its shard goes to another host, before the user switches it off."""
 
-    known = True
-
 
 class WorkersGone(TrainingError):
     """No worker is left."""

@@ -49,7 +49,7 @@ def _answers(members: Mapping[str, WorkerHandle], heartbeat: Heartbeat, method: 
     calls = {host: member.actor.call_in(LINK, method, *arguments) for host, member in members.items()}
     answers = {}
     for host, call in calls.items():
-        with contextlib.suppress(rpc.NoAnswer):
+        with contextlib.suppress(*rpc.NoAnswer):
             answers[host] = answer_of(members[host], call, heartbeat, PING_S)
     return answers
 

@@ -182,7 +182,9 @@ def leave_drained(session: Session) -> None:
     for number, server in enumerate(session.servers):
         size = SHARD_COPIES * 4 * sum(stream.layout.chunks[chunk].numel for chunk in stream.layout.by_shard[number])
         if server.host in membership.draining - staying and psutil.virtual_memory().available > SPARE_BYTES + size:
-            raise ShardLeaves(f"{server.host} is drained", hint=_HINT, host=server.host)
+            leaves = ShardLeaves(f"{server.host} is drained", hint=_HINT, host=server.host)
+            leaves.known = (server.host,)
+            raise leaves
 
 
 def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumption:
