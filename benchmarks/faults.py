@@ -48,7 +48,7 @@ def lines(result: Result) -> list[str]:
     name = result.row.name
     found = []
     for figure, values in result.values.items():
-        if values and not (figure.name == "stall" and figure.budget is None):
+        if values:
             found.append(f"{name:30} {result.strategy:9} {_figure(figure, values)}")
             name = ""
     found += [f"{'':40} {verdict.words}; noise {result.noise:.2f} s" for verdict in result.verdicts]

@@ -55,6 +55,9 @@ SILENCE = 20.0
 STALE = 6.0
 """Seconds after which a host's last sample is old; samples come about once a second."""
 
+SIGN_OF_LIFE = 15.0
+"""Between two signs of life to what prints lines for this laptop on a host; it ends after 60 s without one."""
+
 RECONNECT_FIRST = 0.5
 """First pause before a lost connection is opened again; it doubles up to :data:`RECONNECT_LONGEST`."""
 

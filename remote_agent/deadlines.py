@@ -92,6 +92,9 @@ FOLLOW_POLL_SECONDS = 0.1
 HEARTBEAT_SECONDS = 5.0
 """Silence after which ``follow`` prints an empty line, so that both ends notice a dead connection."""
 
+READER_SILENCE_SECONDS = 60.0
+"""Without a sign of life from the laptop for so long, what prints lines for it ends: its connection is dead."""
+
 VENDOR_COMMAND_SECONDS = 2.0
 """A vendor's program that reads live use."""
 

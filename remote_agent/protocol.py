@@ -52,6 +52,9 @@ FOLLOW_NO_FILE = 4
 FOLLOW_FILE_SHORTER = 5
 """Exit status of ``remote_agent.follow``: the file ends before the offset, so it is not the one read before."""
 
+READER_SILENT = 6
+"""Exit status of what prints lines until its reader is gone: the reader sent signs of life, and then none for long."""
+
 WEIGHTS = ("safetensors", "pt", "hf", "peft", "merged")
 """Formats of ``remote_agent.weights``."""
 

@@ -151,9 +151,9 @@ class TrainingConfig:
             step.
         checkpoint_every: steps from one checkpoint to the next; 0: save by time, as ``checkpoint_seconds`` says.
         checkpoint_seconds: seconds from one checkpoint to the next, if ``checkpoint_every`` is 0. The first one is
-            saved soon after the start. The pause is longer if saving would take over 1 % of the time or wear the disk.
-            A pipeline saves one every 5 s, as long as this takes less than 3 % of the time, since a lost stage costs
-            the steps since the checkpoint. 0: save only the last one.
+            saved 5 s after the start or sooner. The pause is longer if saving would take over 1 % of the time (3 % with
+            ``pipeline``) or wear the disk. A lost head, or stage of a pipeline, costs the steps since the checkpoint.
+            0: save only the last one.
         keep_checkpoints: number of newest checkpoints to keep.
         evaluate_every: steps from one evaluation on the validation data to the next; 0: after each epoch. The last step
             is always evaluated.
@@ -213,7 +213,7 @@ class TrainingConfig:
     staleness: Whole = 3
     shards: Whole = 0
     checkpoint_every: Whole = 0
-    checkpoint_seconds: NotNegative = 30.0
+    checkpoint_seconds: NotNegative = 5.0
     keep_checkpoints: Count = 3
     evaluate_every: Whole = 0
     keep_best: Annotated[str, GoalSetting()] = ""

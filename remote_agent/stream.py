@@ -1,7 +1,9 @@
 """A stream of lines to a laptop that may vanish: nothing of ours may go on running on a machine that no laptop watches.
 
-A vanished laptop shows in one of three ways: stdout no longer takes lines, stdin ends, or the process that started this
-one is gone. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by itself).
+A vanished laptop shows in one of four ways: stdout no longer takes lines, stdin ends, the process that started this
+one is gone, or stdin is silent. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by
+itself). One that has sent a sign of life there goes on sending them: a connection whose address is gone ends only after
+a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
+
+from remote_agent import deadlines
+from remote_agent.protocol import READER_SILENT
 
 _STDIN = 0
 _STDOUT = 1
@@ -27,6 +32,7 @@ class LineStream:
     def __init__(self) -> None:
         self._parent = os.getppid()
         self._last_write = time.monotonic()
+        self._heard: float | None = None
         mode = os.fstat(_STDIN).st_mode
         # A terminal, a file or /dev/null says nothing about a reader: only a pipe or a socket is watched.
         self._watched = [_STDIN] if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else []
@@ -52,10 +58,12 @@ class LineStream:
             StreamClosed: it went.
         """
         ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            readable, _, _ = select.select(self._watched, [], [], left)
-            if readable and not os.read(self._watched[0], 4096):
+        while select.select(self._watched, [], [], max(0.0, ends - time.monotonic()))[0]:
+            if not os.read(_STDIN, 4096):
                 raise StreamClosed
+            self._heard = time.monotonic()
+        if self._heard is not None and time.monotonic() - self._heard > deadlines.READER_SILENCE_SECONDS:
+            sys.exit(READER_SILENT)  # a reader that only slept opens a new stream
         if os.getppid() != self._parent:
             raise StreamClosed
 

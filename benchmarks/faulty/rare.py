@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.faulty.job import WORKER_FILE
@@ -18,6 +19,7 @@ from benchmarks.faulty.strikes import RECOVERED_S, Blow, Strike, well
 from remote_agent import protocol
 from tests.lab.following import Following, RunError, coordinators, hosts_of
 from tests.lab.machines import Host, Machine
+from tests.lab.network import INTERFACE, LabError
 
 Undo = Callable[[], None]
 Begin = Callable[[Stage, Following], Undo]
@@ -110,6 +112,25 @@ def narrow(stage: Stage, follower: Following) -> Undo:
     return lambda: host.narrow(None)
 
 
+def small_packets(stage: Stage, follower: Following) -> Undo:
+    """A link that loses what is larger than 1200 bytes, as a tunnel on the way that does not say so."""
+    host = first(stage, follower)
+    host.lose(into="meta length > 1200", out="meta length > 1200")
+    return host.lose
+
+
+def doubled(stage: Stage, follower: Following) -> Undo:
+    """Another host takes the address of one, as a second router may give it away."""
+    one, other, *_ = stage.others(follower)
+    other.exec(["ip", "address", "add", f"{one.address}/24", "dev", INTERFACE])
+
+    def undo() -> None:
+        other.exec(["ip", "address", "delete", f"{one.address}/24", "dev", INTERFACE])
+        one.exec(["ping", "-c", "1", "-W", "1", other.address])  # all learn again whose it is
+
+    return undo
+
+
 def flapping(seconds: float, every: float = 3.0) -> Strike:
     """A cable that is out and in again, each for ``every`` seconds."""
 
@@ -144,9 +165,9 @@ def _stopped(host: Host, pids: Sequence[int]) -> Undo:
         host.signal(pid, signal.SIGSTOP)
 
     def undo() -> None:
-        there = {process.pid for process in host.processes()} if host.is_on else set()
-        for pid in there.intersection(pids):
-            host.signal(pid, signal.SIGCONT)
+        for pid in pids if host.is_on else ():
+            with suppress(LabError):  # it has ended
+                host.signal(pid, signal.SIGCONT)
 
     return undo
 
@@ -159,6 +180,12 @@ def stopping(program: str, place: Place = first) -> Begin:
         return _stopped(host, _pids(host, program))
 
     return begin
+
+
+def ssh_server(stage: Stage, follower: Following) -> Undo:
+    """What answers SSH on the head is stopped, with its sessions."""
+    host = head(stage, follower)
+    return _stopped(host, [int(pid) for pid in host.exec(["pgrep", "sshd"]).stdout.split()])
 
 
 def worker(stage: Stage, follower: Following) -> Undo:
@@ -200,6 +227,44 @@ def laptop(stage: Stage, follower: Following) -> Undo:
         stage.lab.laptop.mend()
 
     return undo
+
+
+def killing(program: str, *places: Place) -> Begin:
+    """A program ends on each of these hosts, as the kernel has it end for lack of memory."""
+
+    def begin(stage: Stage, follower: Following) -> Undo:
+        for host in [place(stage, follower) for place in places]:
+            for pid in _pids(host, program):
+                host.signal(pid, signal.SIGKILL)
+        return _nothing
+
+    return begin
+
+
+def twice(begin: Begin, seconds: float, pause: float) -> Strike:
+    """A fault of so many seconds that comes again after a pause."""
+
+    def strike(stage: Stage, follower: Following, number: int) -> Blow:
+        def both(stage: Stage, follower: Following) -> Undo:
+            for pause_s in (pause, 0.0):
+                undo = begin(stage, follower)
+                time.sleep(seconds)  # the fault's own length
+                undo()
+                time.sleep(pause_s)
+                follower.check()
+            return _nothing
+
+        return lasting(both, 0.0)(stage, follower, number)
+
+    return strike
+
+
+def full_shared_memory(stage: Stage, follower: Following) -> Undo:
+    """No byte is free in /dev/shm of a host."""
+    host = first(stage, follower)
+    script = "mount -o remount,size=$(($(df --output=used -B1 /dev/shm | tail -1) + 4096)) /dev/shm"
+    host.exec(["sh", "-c", script])
+    return lambda: _ignored(host.exec(["sh", "-c", "mount -o remount,size=50% /dev/shm"]))
 
 
 # --- Addresses -------------------------------------------------------------------------------------------------------
@@ -280,4 +345,8 @@ def _deleted(host: Host, path: str) -> Undo:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignored(_: object) -> None:
     pass

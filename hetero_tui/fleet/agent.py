@@ -7,6 +7,7 @@ that starts meanwhile finds one of them, complete.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import json
@@ -15,7 +16,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -25,7 +26,7 @@ from hetero_tui import answers, deadlines
 from hetero_tui.errors import BadAnswer, CommandFailed, HostError
 from hetero_tui.inventory import Host
 from hetero_tui.text import HostText, last_lines
-from hetero_tui.transport import Completed, Transport
+from hetero_tui.transport import Completed, Conversation, Transport
 from remote_agent import protocol
 
 T = TypeVar("T")
@@ -103,11 +104,14 @@ async def call(
     return None if done.exit_status == NOT_THERE else done
 
 
-def follow(
+@asynccontextmanager
+async def follow(
     transport: Transport, cluster: str, module: str, *arguments: str, step: str
-) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
+) -> AsyncIterator[AsyncIterator[HostText]]:
     """Yield the output lines of a module of the agent as they arrive; see :meth:`Transport.stream`."""
-    return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
+    command = words(cluster, module, *arguments)
+    async with transport.converse(command, step=step, silence=deadlines.SILENCE) as talk, _alive(talk):
+        yield talk.lines
 
 
 @asynccontextmanager
@@ -121,7 +125,26 @@ async def follow_unsent(
     command = with_python(inline("host/unsent.py", f"remote_agent.{module}", *arguments), pythons)
     async with transport.converse(command, step=step, silence=deadlines.SILENCE) as talk:
         await talk.say(_stream_of_sources())
-        yield talk.lines
+        async with _alive(talk):
+            yield talk.lines
+
+
+@asynccontextmanager
+async def _alive(talk: Conversation) -> AsyncIterator[None]:
+    """Send signs of life to a module that prints lines; without them it ends (:mod:`remote_agent.stream`)."""
+
+    async def beat() -> None:
+        with suppress(HostError):  # the lines say that the connection is broken
+            while True:
+                await talk.say(b"\n")
+                await asyncio.sleep(deadlines.SIGN_OF_LIFE)
+
+    beating = asyncio.create_task(beat(), name="signs of life")
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 @cache

@@ -200,7 +200,8 @@ async def _read(
 
 def _may_come_back(error: HostError) -> bool:
     """Whether it is the connection that failed: what a host refuses or lacks stays as it is."""
-    return isinstance(error, Unreachable | DeadlineExceeded)
+    is_late = isinstance(error, CommandFailed) and error.exit_status == protocol.READER_SILENT  # this laptop slept
+    return is_late or isinstance(error, Unreachable | DeadlineExceeded)
 
 
 def _decoded(text: HostText) -> protocol.LogLine | None:

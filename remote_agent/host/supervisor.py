@@ -173,6 +173,8 @@ class Supervisor:
                     cut_off_since = looked
                 elif self._clock() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
                     self._attempt = 0  # the network's fault, not Ray's: the first attempt comes once the head answers
+                    if self._has_moved():  # asked only now: a cable that is out for a moment may take the address away
+                        return self._moved
                     is_head = self._spec.role == "head"
                     what = "Ray's control store did not answer" if is_head else "the head was out of reach"
                     return f"{what} for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"

@@ -23,7 +23,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -129,16 +129,14 @@ class ServerGone(TrainingError):
     """The parameter server died or stopped answering.
 
     Attributes:
-        known: the lost shard is known to be the one on ``host``, so no shard has to be asked.
+        known: the hosts whose shards are known to be lost, so that these are not asked; empty: it is not known.
     """
 
-    known = False
+    known: Collection[str] = ()
 
 
 class ShardLeaves(ServerGone):
     """A host is drained, and its shard goes to another host, before the user switches it off."""
-
-    known = True
 
 
 class WorkersGone(TrainingError):

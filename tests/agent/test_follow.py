@@ -15,6 +15,7 @@ from remote_agent.protocol import (
     FOLLOW_FILE_SHORTER,
     FOLLOW_NO_FILE,
     FOLLOW_PROCESS_GONE,
+    READER_SILENT,
     CheckpointSaved,
     History,
     Step,
@@ -100,6 +101,22 @@ def test_the_stream_ends_when_the_process_that_started_it_is_killed(agent_enviro
         assert process_table.find(child) is not None
         parent.kill()
     wait_until(lambda: process_table.find(child) is None, 30)
+
+
+def test_a_reader_that_sends_no_more_signs_of_life_is_gone(monkeypatch):
+    reading, writing = os.pipe()
+    monkeypatch.setattr(stream, "_STDIN", reading)
+    monkeypatch.setattr(deadlines, "READER_SILENCE_SECONDS", 0.05)
+    lines = LineStream()
+    lines.wait(0.1)  # it may be one that never sends any
+    os.write(writing, b"\n")
+    time.sleep(0.1)  # this process was stopped: the sign of life has come meanwhile
+    lines.wait(0.0)
+    with pytest.raises(SystemExit) as ended:
+        lines.wait(0.1)
+    assert ended.value.code == READER_SILENT
+    os.close(reading)
+    os.close(writing)
 
 
 def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):

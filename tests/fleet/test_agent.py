@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tui import deadlines
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
@@ -34,6 +35,19 @@ async def test_laptops_that_send_their_agent_at_once_leave_one_that_is_whole(
         assert names_in(folder) == ["agent"]
         assert names_in(folder / "agent") == ["digest", "remote_agent", "run"]
         assert (folder / "agent" / "run").read_text().split("exec ")[1].split()[0] in pythons
+
+
+async def test_what_prints_lines_for_a_laptop_gets_signs_of_life_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(deadlines, "SIGN_OF_LIFE", 0.02)
+    runner = tmp_path / agent.folder("lab") / "agent" / "run"
+    runner.parent.mkdir(parents=True)
+    runner.write_text("read first; echo heard; read second; echo heard\n")
+    transport = LocalTransport(Host(name="nas", connection="local"))
+    async with asyncio.timeout(20), agent.follow(transport, "lab", "sampling", step="watch") as lines:
+        assert [line.raw async for line in lines] == ["heard", "heard"]
 
 
 async def test_what_a_killed_shipper_left_goes_after_a_while_and_does_not_block(

@@ -39,6 +39,7 @@ from remote_agent.training.coordinator.processes import crashes, joining
 from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.strategies import allreduce
+from remote_agent.training.deadlines import LINK_CONNECT_S
 from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import dataplane, flat, link_speed
@@ -173,7 +174,7 @@ class HostedWorker:
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
     def prepare(
-        self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False, options: Any = None
+        self, buffers: Any, reference: Any, config: TrainingConfig, watched: int | None = None, options: Any = None
     ) -> None:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
@@ -201,6 +202,17 @@ class HostedWorker:
 
     def place(self) -> str:
         return self._host.name
+
+    def link_open(self) -> tuple[tuple[str, int], int]:
+        return (self._host.name, 0), 0
+
+    def link_reaches(self, addresses: Sequence[tuple[str, int]]) -> tuple[float | None, ...]:
+        kernel, missing = self._host.kernel, [name in self._host.apart for name, _ in addresses]
+        kernel.wait(kernel.now + LINK_CONNECT_S * sum(missing))
+        return tuple(None if is_missing else 0.001 for is_missing in missing)
+
+    def link_close(self) -> None:
+        pass
 
     def ping(self) -> Pulse:
         if self._engine is None:

@@ -203,11 +203,30 @@ def test_a_run_whose_head_sleeps_goes_on_when_it_wakes(way: str) -> None:
     assert 10 < outcome.stall_s < 18
 
 
-@pytest.mark.parametrize("way", ["sync", "local_sgd"])
-def test_two_hosts_that_do_not_reach_each_other_hold_nothing_up_where_there_are_shards(way: str) -> None:
-    outcome = simulate(1, [Fault(4.0, "apart", "b", 60.0)], way)
-    assert not outcome.wrong, said(outcome)
-    assert outcome.stall_s < 8
+@pytest.mark.parametrize("way", ["sync", "local_sgd", "ssp"])
+def test_of_two_hosts_that_do_not_reach_each_other_none_leaves_where_there_are_shards(way: str) -> None:
+    outcomes = [simulate(seed, [Fault(6.0, "apart", "b", 60.0)], way) for seed in range(6)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+        assert outcome.stall_s < 10, said(outcome)
+        assert not any("WorkerLost" in event for event in outcome.events), said(outcome)
+    moved = [event for outcome in outcomes for event in outcome.events if "ServerLost" in event]
+    assert moved, "of some, a shard is on one of the two"
+    assert all("b does not reach c, though all answer the head" in event for event in moved)
+
+
+@pytest.mark.parametrize("seconds", [12.0, 90.0])
+@pytest.mark.parametrize("way", ["allreduce", "allreduce_pairs", "pipeline"])
+def test_of_two_hosts_that_do_not_reach_each_other_one_leaves_where_workers_exchange_directly(
+    way: str, seconds: float
+) -> None:
+    for seed in range(3):
+        outcome = simulate(seed, [Fault(4.0, "apart", "b", seconds)], way)
+        assert not outcome.wrong, said(outcome)
+        assert outcome.stall_s < 15, said(outcome)
+        lost = next(event for event in outcome.events if "WorkerLost" in event)
+        assert "'c/cpu" in lost, said(outcome)
+        assert "c does not reach b, though all answer the head" in lost
 
 
 def test_shards_that_get_a_checkpoints_state_late_serve_no_older_one(monkeypatch: pytest.MonkeyPatch) -> None:

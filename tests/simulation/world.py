@@ -363,8 +363,6 @@ class World:
 
     def _stops_all(self, fault: Fault) -> bool:
         """Whether no step can be made as long as it lasts."""
-        if fault.kind == "apart":  # without servers each worker exchanges with each, or with the next stage
-            return not spec_of(self.way.settings["strategy"]).servers
         return fault.kind == "pause" or (fault.kind == "sleep" and fault.host == HOSTS[0])
 
     def _specs(self, host: str) -> tuple[DeviceSpec, ...]:

@@ -29,6 +29,7 @@ class Request:
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
         resume: a checkpoint, or a run's folder, from which the run resumes; None: a new run.
+        same_job: what it resumes from was made with this job's code.
         gpus: GPU slots that a worker on a GPU requests from Ray; see
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
         prints: brings the workers' prints to the user; None: they are not shown.
@@ -50,6 +51,7 @@ class Request:
     host: str
     folder: Path
     resume: Path | None = None
+    same_job: bool = False
     gpus: int = 0
     away: tuple[DeviceSpec, ...] = ()
     lasting: bool = False
@@ -76,6 +78,7 @@ class Request:
             server_host=spec.server_host,
             host=spec.host,
             folder=folder,
+            same_job=True,  # it lies in the run's folder
             profile=profiles.place(folder, spec.profile),
             given=tuple(spec.config),
             **more,

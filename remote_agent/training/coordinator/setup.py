@@ -230,7 +230,9 @@ def opened(
     if planned.hosts is not None:
         candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
     rates = rates_of(request.job.factory, model, config)
-    members = _members(candidates, measured, config, watched=planned.watched, options=rates.options)
+    looked_at = known.found.step if known.found is not None and request.same_job else 0
+    watched = looked_at if planned.watched else None
+    members = _members(candidates, measured, config, watched=watched, options=rates.options)
     if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
         snapshots.restore(servers, members, known.resumed, inner=spec_of(config.strategy).rounds)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
@@ -326,7 +328,7 @@ def _begin(
 
 
 def _members(
-    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: bool, options: Chosen
+    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: int | None, options: Chosen
 ) -> list[WorkerHandle]:
     """The measured workers; each gets the settings that follow from the measurement."""
     for candidate in candidates:

@@ -22,11 +22,11 @@ from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan,
 from remote_agent.training.user_code.user_errors import Frame
 from remote_agent.whereabouts import Place
 
-REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
+REPAIR, PING, EXCHANGE, LINK = "repair", "ping", "exchange", "link"
 """Groups of calls that an actor carries out while a step or slice is under way: slices that others have lost, pings and
-what belongs to them, and exchanges of slices that wait for no others."""
+what belongs to them, exchanges of slices that wait for no others, and whether other hosts can be reached."""
 
-GROUPS = (REPAIR, PING, EXCHANGE)
+GROUPS = (REPAIR, PING, EXCHANGE, LINK)
 """Those of a worker."""
 
 

@@ -180,7 +180,7 @@ class Worker(LinkEnd):
         buffer_names: Sequence[str],
         reference: DeviceProfile | None,
         config: TrainingConfig,
-        watched: bool = False,
+        watched: int | None = None,
         options: Chosen | None = None,
     ) -> None:
         """Apply the results of the measurement of all devices, before the first slice.
@@ -189,7 +189,7 @@ class Worker(LinkEnd):
             buffer_names: the buffers and frozen parameters that are sent with the weights.
             reference: reference speed of a simulated device.
             config: the run's resolved configuration.
-            watched: check the loss during the run, too.
+            watched: check the loss during the run, as after so many slices; None: it is not checked.
             options: of the optimizer in the coordinator's process.
         """
         self._config = config
@@ -200,7 +200,9 @@ class Worker(LinkEnd):
         self._compute_slice.changing = tuple(buffer_names)
         self._changing.update(buffer_names)
         self._compute_slice.still = Still(self._model, buffer_names)
-        self._compute_slice.watch = self._profiler.watch if watched else None
+        self._compute_slice.watch = self._profiler.watch if watched is not None else None
+        if self._compute_slice.watch is not None and watched:
+            self._compute_slice.watch.after(watched)
         self._compute_slice.scalars.take()  # drop those of the measurement
         metrics = partial(self._share_of, metrics_of(self._factory, summed=self._compute_slice.summed))
         self._meter = BatchMeter(self._model, metrics, self._device, config.seed, self._autocast)

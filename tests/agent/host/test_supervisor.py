@@ -159,6 +159,15 @@ def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(jo
     assert cause == "Ray's control store did not answer for 10 s: no answer"
 
 
+def test_a_head_with_another_address_says_that_it_has_one(joined, folder, monkeypatch):
+    spec, ray = joined("head")
+    clock = Clock()
+    watching = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "no answer")
+    monkeypatch.setattr(ray_node, "has_address", lambda address: False)
+    assert watching._watch(ray) == f"this machine's address is not {spec.node_address} any more"
+
+
 def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
     joined, folder, wait_until
 ):

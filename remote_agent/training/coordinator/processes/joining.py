@@ -157,7 +157,7 @@ class Joining:
                 mine = ((seat.worker, rpc.get(actor.call("likeness"), MEASURE_S)),)
             for each in mine:
                 likeness.refuse_one(each, self.others)
-            actor.call("prepare", self._buffers, reference, config, False, self._options)
+            actor.call("prepare", self._buffers, reference, config, None, self._options)
             self._join(seat, actor)
         except Exception:
             self._workers.end(actor)

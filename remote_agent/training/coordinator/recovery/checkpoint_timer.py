@@ -1,8 +1,8 @@
 """Decides when a checkpoint by time is due, if the user has not set ``checkpoint_every``.
 
-Without checkpoints, a run is lost with its head. The first one is saved soon, the others every ``checkpoint_seconds``.
-The pause is longer if checkpoints would cost too much: training waits while the state is kept, and writing uses and
-wears the head's disk. With ``pipeline``, where a lost stage costs the steps since the checkpoint, the pause is shorter.
+Without checkpoints, a run is lost with its head, and with a lost head or stage the steps since the newest one are made
+again. The first one is saved soon, the others every ``checkpoint_seconds``. The pause is longer if checkpoints would
+cost too much: training waits while the state is kept, and writing uses and wears the head's disk.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from remote_agent.training.coordinator.session import Session, StepReport
 
 FIRST_S = 5.0
 """Seconds of training until the first checkpoint."""
-
-MAX_REMADE_S = 5.0
-"""Most seconds of training between two checkpoints of a pipeline."""
 
 MAX_STALLED_SPLIT = 0.03
 """Part of the time that a pipeline may wait for checkpoints; other strategies: ``copy_interval.MAX_STALLED``."""
@@ -41,9 +38,8 @@ class CheckpointTimer:
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         config = session.config
         self._is_on = config.checkpoint_every == 0 and config.checkpoint_seconds > 0
-        is_split = spec_of(config.strategy).split
-        self._usual_s = min(config.checkpoint_seconds, MAX_REMADE_S) if is_split else config.checkpoint_seconds
-        self._max_stalled = MAX_STALLED_SPLIT if is_split else MAX_STALLED
+        self._usual_s = config.checkpoint_seconds
+        self._max_stalled = MAX_STALLED_SPLIT if spec_of(config.strategy).split else MAX_STALLED
         self._every_s = min(FIRST_S, self._usual_s)
         self._saver, self._clock = saver, clock
         self._interval = CopyInterval(bursts=not spec_of(config.strategy).waits)

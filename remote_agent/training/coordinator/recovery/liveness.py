@@ -165,9 +165,9 @@ def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Pay
     return rpc.get(last.call("weights"), TRANSFER_S)
 
 
-def server_gone(session: Session, host: str, cause: str) -> ServerGone:
-    """Make the error for a lost shard on ``host``."""
+def server_gone(session: Session, host: str, cause: str, *others: str) -> ServerGone:
+    """Make the error for a lost shard on ``host``, and for those on ``others``."""
     what = "the parameter server" if len(session.servers) == 1 else "a shard of the parameter server"
     error = ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
-    error.known = True
+    error.known = (host, *others)
     return error

@@ -16,18 +16,16 @@ from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery import apart, policy
 from remote_agent.training.coordinator.recovery.announcing import tell_lost, tell_starting, tell_who_stays
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
     Evidence,
     Fail,
-    Hung,
     Restart,
     RunStatus,
     SetAside,
-    Silent,
 )
 from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.session import Session
@@ -147,7 +145,7 @@ class Membership:
         """Check whether the user's code caused the failure."""
         if isinstance(evidence, Died):
             self._session.crashes.died(member.seat, member.actor, evidence.cause)
-        elif isinstance(evidence, Hung):
+        elif isinstance(evidence, policy.Hung):
             self._session.crashes.hung(member.seat, member.actor, self._heartbeat.of(member.actor).pulse.busy)
 
     def _status(self, attempts: int, others: int, coming: int) -> RunStatus:
@@ -256,17 +254,20 @@ class Membership:
         if beat.ended:
             return Died(beat.ended)
         if beat.silent_s > HANGS_S and away.spec.host in joining.hosts:
-            return Silent(beat.silent_s, hangs=True)
+            return policy.Silent(beat.silent_s, hangs=True)
         if beat.pulse.following or beat.is_silent:
             away.since = now
         if rpc.first_ready([away.follows], 0.0) is not None:
             return of_following(away.follows)
         waited = now - away.since
-        return Hung(waited) if waited > away.patience_s else None
+        return policy.Hung(waited) if waited > away.patience_s else None
 
-    def ready(self) -> list[WorkerHandle]:
-        """The workers that have caught up and can take part."""
-        return [member for _, member in self._ready()]
+    def ready(self, step: int) -> list[WorkerHandle]:
+        """The workers that can take part; where workers exchange directly, those that can't are refused."""
+        ready = [member for _, member in self._ready()]
+        out = apart.leaving([*self._members, *ready], self._heartbeat) if ready and not self._on_server else {}
+        self.refuse(step, {member: out[member] for member in ready if member in out})
+        return [member for member in ready if member not in out]
 
     def _ready(self) -> list[tuple[Rejoining, WorkerHandle]]:
         result = []

@@ -68,6 +68,13 @@ class ShardLinkDown:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """Its process answers, but its host and another one do not reach each other."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
 class TooLate:
     """It takes part from the step after ``step`` on, but all workers of ``step`` were lost."""
 
@@ -79,7 +86,7 @@ class Drained:
     """The user drained its host."""
 
 
-Evidence = Died | Silent | Late | Hung | ShardLinkDown | TooLate | Drained
+Evidence = Died | Silent | Late | Hung | ShardLinkDown | Apart | TooLate | Drained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +170,7 @@ def _about(evidence: Evidence, status: RunStatus) -> Decision:
             return SetAside(cause, lost=False) if status.on_server else _again(cause, status)
         case ShardLinkDown(cause) if not status.attempts and status.on_server:
             return SetAside(cause, lost=True)
-        case ShardLinkDown(cause) | Died(cause):
+        case ShardLinkDown(cause) | Apart(cause) | Died(cause):
             return _again(cause, status)
         case TooLate(step):
             return _again(f"it waited for step {step}, and all workers of that step were lost", status)

@@ -137,4 +137,4 @@ def with_fewer_shards(request: Request) -> Request:
 def from_newest(request: Request) -> Request:
     """The request to continue from the newest checkpoint, or from the beginning if there is none."""
     saved = any((request.folder / checkpoint.FOLDER).glob("step-*.json"))
-    return dataclasses.replace(request, resume=request.folder if saved else request.resume)
+    return dataclasses.replace(request, resume=request.folder, same_job=True) if saved else request

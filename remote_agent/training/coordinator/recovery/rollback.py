@@ -21,7 +21,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psutil
@@ -125,7 +125,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
     began = time.monotonic()
     if not isinstance(lost, ShardLeaves):
         session.journal.write(ServerLost, host=lost.host, step=step, cause=lost.cause)
-    living = _free_workers(session, step, gone=lost.host if lost.known else "")
+    living = _free_workers(session, step, lost.known)
     servers = _complete(session, living)
     hosts = [f"{before.host} -> {now.host}" for before, now in zip(session.servers, servers, strict=True)]
     LOG.info("step %d: shards (%s) are restored from the copy of step %d", step, ", ".join(hosts), copy.step)
@@ -182,7 +182,9 @@ def leave_drained(session: Session) -> None:
     for number, server in enumerate(session.servers):
         size = SHARD_COPIES * 4 * sum(stream.layout.chunks[chunk].numel for chunk in stream.layout.by_shard[number])
         if server.host in membership.draining - staying and psutil.virtual_memory().available > SPARE_BYTES + size:
-            raise ShardLeaves(f"{server.host} is drained", hint=_HINT, host=server.host)
+            leaves = ShardLeaves(f"{server.host} is drained", hint=_HINT, host=server.host)
+            leaves.known = (server.host,)
+            raise leaves
 
 
 def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumption:
@@ -195,10 +197,10 @@ def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumptio
 # --- What is left ----------------------------------------------------------------------------------------------------
 
 
-def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
+def _free_workers(session: Session, step: int, gone: Collection[str]) -> list[bool]:
     """Free the workers that wait for shards; returns for each shard whether it answers.
 
-    Workers that do not answer are lost. The shard on host ``gone`` is known to be lost and is not asked.
+    Workers that do not answer are lost. The shards on the hosts ``gone`` are known to be lost and are not asked.
 
     Raises:
         TrainingError: a shard answers that it has failed, which would happen to a new one too.
@@ -206,7 +208,7 @@ def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
     # After these answers, no worker waits for an exchange with the old shards.
     freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
-    asking = [(server, server.actor.call("ping") if server.host != gone else None) for server in session.servers]
+    asking = [(server, server.actor.call("ping") if server.host not in gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
     answers = []
     for server, call in asking:

@@ -164,7 +164,7 @@ class AllReduce(Strategy):
         """Before ``step`` is issued, end the workers that have to leave, and let in those that are back."""
         self._membership.start_leaving(step)
         self._membership.release_idle()
-        newcomers = self._membership.ready()
+        newcomers = self._membership.ready(step)
         if tls.enabled():
             here = self._session.members[0].host
             apart = {member: policy.Died(f"allreduce {IN_CLEAR}") for member in newcomers if member.host != here}

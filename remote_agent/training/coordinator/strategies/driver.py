@@ -19,12 +19,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery import apart, policy
 from remote_agent.training.coordinator.recovery.liveness import check_beats, check_servers
 from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.deadlines import HANGS_S, HUNG_DEADLINES, LOOK_S, PING_S, given_up_after
+from remote_agent.training.deadlines import HANGS_S, HUNG_DEADLINES, LOOK_S, PING_S, given_up_after, late_after
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import Failed, ShardLinkDown
 from remote_agent.training.shared.rpc import Ref
@@ -105,10 +105,11 @@ class Driver:
         self.membership = Membership(session, balancer, heartbeat, on_server=on_server)
         self._refreshed = self._waiting_since = 0.0
         self._stalls = 0
+        self._looked = False
 
     def begin(self) -> None:
         """Restart the deadlines of a step, since it was issued, or continues without a worker."""
-        self._waiting_since, self._stalls = time.monotonic(), 0
+        self._waiting_since, self._stalls, self._looked = time.monotonic(), 0, False
 
     def next(
         self,
@@ -135,7 +136,7 @@ class Driver:
             return None
         position = rpc.first_ready([each.answer for each in awaited], LOOK_S)
         if position is None:
-            return self._stalled(awaited)
+            return self._cut_off(awaited) or self._stalled(awaited)
         first = awaited[position]
         try:
             answer = rpc.get(first.answer, PING_S)
@@ -147,6 +148,21 @@ class Driver:
             check_servers(self._session)
             return Lost(first.member, policy.ShardLinkDown(answer.cause))
         return Answered(first, answer)
+
+    def _cut_off(self, awaited: Sequence[Awaited]) -> Lost | None:
+        """A worker that does not reach another one with which it exchanges; looked for once, when late.
+
+        Raises:
+            ServerGone: a worker does not reach a shard's host.
+        """
+        late_s = late_after(self._session.config.slice_deadline_s, max(each.expected_s for each in awaited))
+        if self._looked or time.monotonic() - self._waiting_since <= late_s:
+            return None
+        self._looked = True
+        if self._on_server:
+            apart.leave_shards(self._session, self._heartbeat)
+            return None
+        return next((Lost(*found) for found in apart.leaving(self._session.members, self._heartbeat).items()), None)
 
     def _stalled(self, awaited: Sequence[Awaited]) -> Stalled | None:
         expected_s = max(each.expected_s for each in awaited)

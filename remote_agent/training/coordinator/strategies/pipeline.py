@@ -39,7 +39,7 @@ from remote_agent.training.checkpoint.optimizer_state import Packed, Snapshot, T
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery import apart, policy
 from remote_agent.training.coordinator.recovery.liveness import fetched
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
@@ -152,6 +152,8 @@ class Pipeline(Strategy):
         self._stages = members = list(session.members)  # each of them may be lost before there are stages
         freed = [_Call(each, each.call_in(PING, "abandon"), PING_S, began) for each in members]
         self._within(freed, PING_S)  # before anything of the new cut, which it would end
+        for member, evidence in apart.leaving(members, self._heartbeat).items():
+            self._lose(member, evidence)
         self._all(members, TRANSFER_S, "release")
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
         foreseen = session.foreseen
@@ -218,7 +220,7 @@ class Pipeline(Strategy):
             session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
             return
-        newcomers = membership.ready()
+        newcomers = membership.ready(step)
         changed = [*self._changes, *(f"{member.name} leaves" for member in leaving)]
         changed += [f"{member.name} is there again" for member in newcomers]
         if not changed:

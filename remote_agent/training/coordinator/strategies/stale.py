@@ -187,6 +187,7 @@ class Stale(Strategy):
                 self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
                 self._unassigned.extend(slices)
             case Answered(head, result):
+                self._driver.begin()
                 self._clocks.applied(head.member)
                 queue = self._queues.pop(head.member)
                 self._queues[head.member] = queue  # to the end, so that ready workers are served in turn

@@ -108,6 +108,10 @@ class LossWatch:
         self._notice = ""
         self._told = False
 
+    def after(self, slices: int) -> None:
+        """Go on as after so many slices: the run has made them, with the same code."""
+        self._slices = slices
+
     def take_notice(self) -> str:
         """What the user should know of this worker's loss, once; empty: nothing."""
         taken, self._notice = self._notice, ""

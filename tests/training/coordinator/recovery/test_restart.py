@@ -11,6 +11,7 @@ from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.recovery.restart import (
     cut,
+    from_newest,
     missed,
     moving,
     unstreamed,
@@ -42,6 +43,16 @@ def test_a_host_that_lives_is_tried_once_more() -> None:
     assert onward is not None
     assert onward.server_host == "b"
     assert [spec.host for spec in missed(request("abc"), onward, "b")] == ["b"]
+
+
+def test_only_what_this_run_saved_is_known_to_be_of_the_same_job(tmp_path: Path) -> None:
+    given = dataclasses.replace(request("a"), folder=tmp_path, resume=Path("another run"))
+    assert not from_newest(given).same_job
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-00000003.json").touch()
+    onward = from_newest(given)
+    assert onward.same_job
+    assert onward.resume == tmp_path
 
 
 def test_a_host_that_is_gone_or_lost_twice_is_left_out_and_its_server_goes_to_the_coordinator() -> None:

@@ -110,6 +110,20 @@ def test_a_loss_that_rounding_changes_as_much_is_not_told_of() -> None:
         assert computer.watch.take_notice() == ""
 
 
+def test_a_run_that_goes_on_is_not_looked_at_as_a_new_one() -> None:
+    seen = []
+    for made in (0, 20):
+        computer = watched(masked, net())
+        assert computer.watch is not None
+        computer.watch.after(made)
+        probed: list[int] = []
+        computer.probe = lambda *given, probed=probed: probed.append(1) or 1 / 0  # type: ignore[method-assign]
+        for step in range(made + 1, made + 7):
+            computer(step, own(0))
+        seen.append(len(probed))
+    assert seen == [1, 0]
+
+
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
 def test_padding_that_the_measurement_did_not_see_ends_the_run(middle: list[nn.Module]) -> None:
     computer = watched(masked, net(*middle))
