@@ -167,6 +167,9 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     if event.round_trip_s is not None:
         changes["round_trip_s"] = event.round_trip_s
     state = _update_host(state, event.host, **changes)
+    is_ended = state.is_taken_down(event.sample.epoch)
+    if event.sample.epoch and not is_ended and (host.name == state.head or not state.epoch):
+        state = replace(state, epoch=event.sample.epoch)
     transient = (HostState.INSTALLING, HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
     # A start by this laptop has a detail and reports its end; one by another laptop only shows in samples.
     starts_elsewhere = host.state is HostState.STARTING and not host.detail
@@ -183,10 +186,11 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
         back = HostState.IDLE if host.state is HostState.UNREACHABLE else HostState.READY
         now = HostState.FAILED if event.sample.ray is RayState.STOPPED else back
-    was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
-    if was_down:  # another laptop started it, or the last state was wrong
+    was_down = state.cluster_state is ClusterState.DOWN and not is_ended
+    is_back = was_down and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
+    if is_back:  # another laptop started it, or the last state was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)
-    elif state.cluster_state is ClusterState.DOWN and now is HostState.STARTING:
+    elif was_down and now is HostState.STARTING:
         state = _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.STARTING))
     if now is not host.state:
         detail = "Ray has ended there" if now is HostState.FAILED else ""
@@ -197,7 +201,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         return _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.DOWN))
     if state.cluster_state is ClusterState.STARTING and starts_elsewhere:
         return _once_started(state, event.time)
-    return _with_cluster_state(state) if was_down or now is not host.state else state
+    return _with_cluster_state(state) if is_back or now is not host.state else state
 
 
 def _once_started(state: State, time: float) -> State:
@@ -228,12 +232,16 @@ def _with_cluster_state(state: State) -> State:
 
 
 def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
+    if event.state is not ClusterState.DOWN and state.is_taken_down(event.epoch):
+        return state  # found in the middle of a teardown
     changed = event.state is not state.cluster_state
     phase = state.cluster_phase
     if changed and event.state is ClusterState.STARTING:
         phase = Phase(name="cluster", began=event.time)
     elif phase is not None and phase.ended is None:
         phase = replace(phase, ended=event.time)
+    if event.state is ClusterState.DOWN and _is_taken_down(state):
+        state = replace(state, epoch=0, ended_epoch=state.epoch or state.ended_epoch)
     head = None if event.state is ClusterState.DOWN else event.head or state.head
     state = replace(state, cluster_state=event.state, head=head, cluster_phase=phase)
     if not changed:
@@ -245,6 +253,13 @@ def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
     where = f", head {event.head}" if event.head and event.state in (ClusterState.UP, ClusterState.DEGRADED) else ""
     detail = f", {event.detail}" if event.detail else ""
     return _logged(state, event.time, level, f"cluster {state.cluster} is {event.state}{where}{detail}")
+
+
+def _is_taken_down(state: State) -> bool:
+    """Whether a cluster that is down was taken down: here, or its head answers. Else it may only be out of reach."""
+    head = state.host(state.head) if state.head is not None else None
+    answers = head is not None and head.state not in (HostState.UNREACHABLE, HostState.REFUSED)
+    return answers or state.cluster_state is ClusterState.STOPPING
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------

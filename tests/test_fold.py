@@ -60,8 +60,8 @@ def plan(seq: int = 2) -> protocol.PlanMade:
     return protocol.PlanMade(seq=seq, time=100.0, strategy="sync", shares=(share("mercer", 48), share("nas", 16)))
 
 
-def sampled(host: str, ray: str, time: float = 50.0) -> events.HostSampled:
-    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState(ray))
+def sampled(host: str, ray: str, time: float = 50.0, epoch: int = 0) -> events.HostSampled:
+    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState(ray), epoch=epoch)
     return events.HostSampled(time=time, host=host, sample=sample)
 
 
@@ -332,6 +332,43 @@ def test_a_sample_from_before_a_teardown_leaves_no_cluster_of_no_hosts_behind() 
     assert late.cluster_state is ClusterState.DEGRADED
     assert apply(late, sampled("nas", "none")).cluster_state is ClusterState.DEGRADED, "it may have been started again"
     assert apply(late, sampled("mercer", "none")).cluster_state is ClusterState.DOWN
+
+
+def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_cluster_back() -> None:
+    up = apply(apply(both_up(), sampled("mercer", "running", epoch=7)), sampled("nas", "running", epoch=7))
+    state = apply(up, sampled("mercer", "none"))
+    for event in (
+        sampled("nas", "running", epoch=7),
+        sampled("nas", "restarting", epoch=7),
+        events.ClusterChanged(time=51.0, state=ClusterState.DEGRADED, epoch=7),  # a look in the middle of it
+        sampled("mercer", "none"),
+        sampled("nas", "starting", epoch=7),
+        sampled("nas", "none"),
+    ):
+        state = apply(state, event)
+        assert state.cluster_state is ClusterState.DOWN, event
+    assert [line.text for line in state.log].count("cluster lab is down") == 1
+    assert apply(state, sampled("mercer", "starting", epoch=8)).cluster_state is ClusterState.STARTING
+    assert apply(state, sampled("mercer", "running", epoch=6)).cluster_state is ClusterState.DEGRADED, "another clock"
+
+
+def test_a_host_that_this_teardown_did_not_reach_does_not_bring_the_cluster_back() -> None:
+    state = apply(both_up(), sampled("mercer", "running", epoch=7))
+    for word in (ClusterState.STOPPING, ClusterState.DOWN):
+        state = apply(state, events.ClusterChanged(time=51.0, state=word))
+    state = apply(state, sampled("mercer", "running", time=90.0, epoch=7))
+    assert state.cluster_state is ClusterState.DOWN
+    mercer = state.host("mercer")
+    assert mercer is not None
+    assert mercer.state is HostState.UP, "Ray runs there all the same"
+
+
+def test_a_cluster_whose_hosts_were_only_out_of_reach_is_up_again_once_they_answer() -> None:
+    state = apply(both_up(), sampled("mercer", "running", epoch=7))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostLost(time=51.0, host=host, cause="it does not answer"))
+    state = apply(state, events.ClusterChanged(time=52.0, state=ClusterState.DOWN))
+    assert apply(state, sampled("mercer", "running", time=90.0, epoch=7)).cluster_state is ClusterState.DEGRADED
 
 
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
