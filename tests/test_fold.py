@@ -621,7 +621,7 @@ def test_a_host_that_is_only_a_server_is_not_missed_by_the_run() -> None:
     only = protocol.PlanMade(seq=2, time=100.0, strategy="sync", shares=(share("mercer", 64),))
     state = run_of(started(), only, step(1, 3), start=both_up())
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UP]
-    assert verdict(state, "", DARK).plain == "● training 1/1"
+    assert verdict(state, "", 100.0, DARK).plain == "● training 1/1"
 
 
 def taken_over(seq: int, checkpoint: str = "") -> protocol.RunResumed:
@@ -804,7 +804,7 @@ def test_a_cluster_none_of_whose_hosts_answers_is_not_called_down() -> None:
         state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UNREACHABLE))
     assert state.is_silent
     assert status_document(state, ())["cluster"]["state"] == "unknown"
-    assert verdict(state, "", DARK).plain == "✕ none answers"
+    assert verdict(state, "", 100.0, DARK).plain == "✕ none answers"
 
 
 def test_a_user_is_called_when_a_run_ends_and_when_a_host_refuses_and_for_nothing_else() -> None:

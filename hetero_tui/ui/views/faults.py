@@ -12,7 +12,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
-from hetero_tui.ui.header import age_of
+from hetero_tui.ui.header import age_of, is_out_of_sight
 from hetero_tui.ui.keys import without
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -106,6 +106,8 @@ def _stall(fault: Fault, view: View) -> str:
         return "to end"
     last = furthest(run) if run is not None and not run.state.final else None
     if last is not None and last.time <= fault.time and fault.stall_with is None:
+        if is_out_of_sight(view.state, view.now):
+            return fmt.UNKNOWN
         return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
