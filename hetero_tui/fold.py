@@ -12,7 +12,7 @@ from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
 from hetero_tui.run_fold import begun, fold_run, without_coordinator
 from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
-from hetero_tui.text import one_line
+from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -92,7 +92,7 @@ def _logged(state: State, time: float, level: Level, text: str, is_routine: bool
     number = before[-1].number + 1 if before else 1
     if is_routine and before and before[-1].is_routine:
         before = before[:-1]
-    line = LogLine(time=time, level=level, text=one_line(text, 400), number=number, is_routine=is_routine)
+    line = LogLine(time=time, level=level, text=one_line(text, WHOLE), number=number, is_routine=is_routine)
     return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
 
 
@@ -111,7 +111,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
         last = host.verdict
         event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
-    detail = one_line(event.detail)
+    detail = one_line(event.detail, WHOLE)
     if event.state is HostState.CONNECTING and host.state is not HostState.UNKNOWN:
         return state  # keep the last state until there is a new one
     if event.state is HostState.IDLE and host.state in (HostState.READY, HostState.UNFIT):
@@ -120,14 +120,14 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         return _update_host(state, event.host, last_seen=event.time)
     verdict = _verdict(host, event)
     if host.state is event.state:
-        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint), verdict=verdict)
+        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint, WHOLE), verdict=verdict)
     seen = event.time if event.state in _ANSWERED else host.last_seen
     state = _update_host(
         state,
         event.host,
         state=event.state,
         detail=detail,
-        hint=one_line(event.hint),
+        hint=one_line(event.hint, WHOLE),
         since=event.time,
         last_seen=seen,
         next_try=None,
@@ -141,7 +141,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
 def _verdict(host: HostView, event: events.HostChanged) -> Verdict:
     """Whether the host is fit, once it is in its new state; most states say nothing about that."""
     if event.state in (HostState.IDLE, HostState.READY, HostState.UNFIT):
-        return Verdict(state=event.state, detail=one_line(event.detail), hint=one_line(event.hint))
+        return Verdict(state=event.state, detail=one_line(event.detail, WHOLE), hint=one_line(event.hint, WHOLE))
     return Verdict(state=HostState.READY) if event.state in IN_CLUSTER else host.verdict
 
 
@@ -328,7 +328,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     final = event.state.final
     ended = time if final else run.ended
     behind = None if final else run.behind  # a final run has no later events
-    run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
+    run = replace(run, state=event.state, detail=one_line(event.detail, WHOLE), ended=ended, behind=behind)
     state = replace(state, run=run)
     level = Level.BAD if event.state in (RunState.FAILED, RunState.LOST) else Level.INFO
     where = f" at step {run.step:,}" if final and run.step else ""

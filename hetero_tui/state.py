@@ -274,7 +274,7 @@ class LogLine:
 class State:
     """The whole state that screens and commands show.
 
-    ``epoch`` is that of the cluster that is there, ``ended_epoch`` that of the last one that was taken down; 0: not known.
+    ``epoch`` is that of the cluster that is there, ``ended_epoch`` of the last one that was taken down; 0: not known.
     """
 
     cluster: str

@@ -50,6 +50,10 @@ def plain(text: str | HostText, limit: int = 2000) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
+WHOLE = 2000
+"""Characters of a message that nothing of ours exceeds: its end says what to do, and is never cut."""
+
+
 def one_line(text: str | HostText, limit: int = 200) -> str:
     """``text`` as one plain line: white space runs become single spaces."""
     return plain(" ".join(plain(text, limit * 4).split()), limit)

@@ -24,11 +24,15 @@ from hetero_tui.state import (
     State,
     initial,
 )
+from hetero_tui.text import WHOLE
 from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.findings import Findings, settle
 
 START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
 
@@ -875,12 +879,24 @@ def test_a_notice_names_its_host_where_it_has_one() -> None:
 
 def test_the_log_keeps_its_newest_lines_cut_to_a_length_and_counts_them_all() -> None:
     lines = [
-        events.Notice(time=1.0, level=Level.INFO, text=f"{number} " + "x" * 500) for number in range(LOG_LINES + 3)
+        events.Notice(time=1.0, level=Level.INFO, text=f"{number} " + "x" * 3000) for number in range(LOG_LINES + 3)
     ]
     state = after(*lines)
     assert len(state.log) == LOG_LINES
     assert (state.log[0].number, state.log[-1].number) == (4, LOG_LINES + 3)
-    assert {len(line.text) for line in state.log} == {400}
+    assert {len(line.text) for line in state.log} == {WHOLE}
+
+
+def test_the_longest_refusal_is_whole_in_the_log_and_in_the_runs_detail() -> None:
+    with pytest.raises(JobError) as refused:
+        settle(TrainingConfig(), Findings(hidden="self.target.weight"), (), devices=2)
+    cause, hint = refused.value.cause, refused.value.hint
+    assert len(cause) + len(hint) > 450
+    failed = protocol.RunFailed(seq=2, time=2.0, step=0, host="nas", cause=cause, hint=hint)
+    state = run_of(started(), failed)
+    assert state.log[-1].text == f"text-1 failed on nas at step 0: {cause} -> {hint}"
+    assert state.run is not None
+    assert state.run.detail == f"{cause} -> {hint}"
 
 
 @pytest.mark.parametrize("known", [HostState.READY, HostState.UNFIT])

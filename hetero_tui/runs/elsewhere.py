@@ -34,9 +34,7 @@ class Elsewhere:
         if not isinstance(event, events.HostSampled) or not self.is_wanted or self._is_busy():
             return
         is_new = self._has_new_run(event.sample.run, after) or (
-            event.sample.ray is RayState.RUNNING
-            and after.head is None
-            and not after.is_taken_down(event.sample.epoch)
+            event.sample.ray is RayState.RUNNING and after.head is None and not after.is_taken_down(event.sample.epoch)
         )
         if not is_new:
             return

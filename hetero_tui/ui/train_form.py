@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from hetero_tui.events import HostState
-from hetero_tui.state import IN_CLUSTER, State
+from hetero_tui.state import State
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.sentences import ready_words
 from remote_agent.job_settings import described, written
 from remote_agent.settings import OF_ORDERS, WHEN_RESUMED, TrainingConfig
 
@@ -111,8 +111,7 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     Time and size are known of a job that was trained on this fleet before; else, and if settings may make it another
     model or other steps, they are left out.
     """
-    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
-    said = [f"{ready} of {fmt.plural(len(state.hosts), 'host')} ready"]
+    said = [ready_words(state, "host")[1]]
     known = _earlier(state, job)
     if known is None or given.keys() - _SAME_STEPS:
         return ", ".join(said)

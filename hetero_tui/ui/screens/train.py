@@ -82,7 +82,7 @@ class TrainScreen(Dialog[None]):
         yield Static("Job", classes="label")
         yield Field(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
         yield Static("Settings", classes="label")
-        yield Field(placeholder="num_iterations=200 batch_size=64", id="settings", compact=True)
+        yield Field(placeholder="empty: the defaults; or name=value …", id="settings", compact=True)
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")
