@@ -408,7 +408,13 @@ async def test_hostile_lines_of_a_log_change_nothing_but_their_own(scenarios, op
         await pilot.press("6")
         await app.workers.wait_for_complete()
         before = app.main.query_one("#status", Lines).text
-        for line in ("\x1b[2J\x1b]0;title\x07[b]x[/b]", "y" * 10_000_000, "\ud800\u202e\x00", "a\nb\tc"):
+        for line in (
+            "\x1b[2J\x1b]0;title\x07[b]x[/b]",
+            "y" * 10_000_000,
+            "\ud800\u202e\x00",
+            "a\nb\tc",
+            "e" + "\u0301" * 10_000,
+        ):
             app.main.pane.add(scenarios.log_line("nas", "cpu", 0, line))
         app.redraw()
         await pilot.pause()
