@@ -36,6 +36,9 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that end when a sample shows no Ray."""
 
+_BEGUN = (RayState.STARTING, RayState.RUNNING)
+"""What only a user's command makes of a host without Ray."""
+
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
 """Host states from which a host can come back."""
 
@@ -167,6 +170,8 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     if event.round_trip_s is not None:
         changes["round_trip_s"] = event.round_trip_s
     state = _update_host(state, event.host, **changes)
+    if host.sample is not None and host.sample.ray is RayState.NONE and event.sample.ray in _BEGUN:
+        state = replace(state, ended_epoch=0)  # a user started it again, perhaps in what is left of that cluster
     is_ended = state.is_taken_down(event.sample.epoch)
     if event.sample.epoch and not is_ended and (host.name == state.head or not state.epoch):
         state = replace(state, epoch=event.sample.epoch)
@@ -242,6 +247,8 @@ def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
         phase = replace(phase, ended=event.time)
     if event.state is ClusterState.DOWN and _is_taken_down(state):
         state = replace(state, epoch=0, ended_epoch=state.epoch or state.ended_epoch)
+    elif event.state is ClusterState.STARTING:
+        state = replace(state, ended_epoch=0)
     head = None if event.state is ClusterState.DOWN else event.head or state.head
     state = replace(state, cluster_state=event.state, head=head, cluster_phase=phase)
     if not changed:

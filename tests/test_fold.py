@@ -345,6 +345,7 @@ def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_clu
         sampled("nas", "running", epoch=7),
         sampled("nas", "restarting", epoch=7),
         events.ClusterChanged(time=51.0, state=ClusterState.DEGRADED, epoch=7),  # a look in the middle of it
+        sampled("mercer", "stopped", epoch=7),
         sampled("mercer", "none"),
         sampled("nas", "starting", epoch=7),
         sampled("nas", "none"),
@@ -353,6 +354,7 @@ def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_clu
         assert state.cluster_state is ClusterState.DOWN, event
     assert [line.text for line in state.log].count("cluster lab is down") == 1
     assert apply(state, sampled("mercer", "starting", epoch=8)).cluster_state is ClusterState.STARTING
+    assert apply(state, sampled("nas", "starting", epoch=7)).cluster_state is ClusterState.STARTING, "anew"
     assert apply(state, sampled("mercer", "running", epoch=6)).cluster_state is ClusterState.DEGRADED, "another clock"
 
 
