@@ -105,14 +105,15 @@ def is_stale(host: HostView, now: float) -> bool:
 
 
 def ray_word(host: HostView) -> str:
-    """How Ray stands on a host; empty where that is not known. A sample from before its present state says nothing."""
+    """How Ray stands on a host; empty where that is not known. A sample from before its state says nothing of it."""
     if host.state in IN_CLUSTER:
         return _RAY_WORDS[RayState.RUNNING]
     if host.state in (HostState.STARTING, HostState.RESTARTING, HostState.STOPPING):
         return host.state.value
-    if host.sample is None or host.sampled is None or host.sampled < (host.since or 0.0):
+    sample, sampled = host.sample, host.sampled
+    if sample is None or sampled is None or sampled < (host.since or 0.0) or sample.ray is RayState.RUNNING:
         return ""
-    return _RAY_WORDS[host.sample.ray]
+    return _RAY_WORDS[sample.ray]
 
 
 KeyOf = Callable[[str], str]
