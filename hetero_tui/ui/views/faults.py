@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rich.text import Text
 from textual.app import ComposeResult
 
@@ -20,11 +23,12 @@ from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 from remote_agent.states import RunState
 
+_HOST = Col(title="HOST", width=12)
 _COLUMNS = (
     Col(title="#", width=3, right=True),
     Col(title="TIME", width=8, rank=3),
-    Col(title="HOST", width=12),
-    Col(title="WHAT", width=20, grows=True),
+    _HOST,
+    Col(title="WHAT", width=24, grows=True),
     Col(title="DONE", width=18, rank=2, grows=True),
     Col(title="STALL", width=7, right=True, rank=1),
     Col(title="BACK", width=16),
@@ -48,16 +52,17 @@ class FaultsPane(Pane):
         self.give_heights({"faults": height})
         inside = width - INSIDE - CURSOR
         faults = list(reversed(run.faults)) if run is not None else []
+        columns = _columns(faults)
         if self.table.sorted_by:
             faults.sort(key=_ORDERS[self.table.sorted_by])
         entries = [
-            Entry(key=str(fault.number), line=table_line(_COLUMNS, _cells(fault, view), inside)) for fault in faults
+            Entry(key=str(fault.number), line=table_line(columns, _cells(fault, view), inside)) for fault in faults
         ]
         chosen = next((fault for fault in faults if str(fault.number) == self.table.rows.marked), None)
-        below = _whole(chosen, view, inside) if chosen is not None else []
+        below = _whole(chosen, columns, view, inside) if chosen is not None else []
         self.table.fill(
             f"Faults of {run.run}" if run is not None else "Faults",
-            titles_line(_COLUMNS, inside, palette),
+            titles_line(columns, inside, palette),
             entries,
             palette,
             (*below, *foot(run, view, inside, palette)),
@@ -74,6 +79,12 @@ class FaultsTable(Table):
     """The faults; sorted by time unless asked for otherwise."""
 
     orders = ("", *_ORDERS)
+
+
+def _columns(faults: Sequence[Fault]) -> list[Col]:
+    """The columns; hosts with short names leave their room to what happened."""
+    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)])
+    return [replace(column, width=min(longest, column.width)) if column is _HOST else column for column in _COLUMNS]
 
 
 def _cells(fault: Fault, view: View) -> list[Text]:
@@ -120,11 +131,11 @@ def _ended(fault: Fault, run: RunView) -> bool:
     return last.time <= fault.time if last is not None else not run.step
 
 
-def _whole(fault: Fault, view: View, width: int) -> list[Text]:
+def _whole(fault: Fault, all_columns: Sequence[Col], view: View, width: int) -> list[Text]:
     """The fault with what its line has no room for; nothing where that has it all."""
     cells = _cells(fault, view)
-    columns = fitting(_COLUMNS, width)
-    if len(columns) == len(_COLUMNS) and all(cells[place].cell_len <= room for place, _, room in columns):
+    columns = fitting(all_columns, width)
+    if len(columns) == len(all_columns) and all(cells[place].cell_len <= room for place, _, room in columns):
         return []
     _, when, host, what, done, stall, _ = (cell.plain for cell in cells)
     done = f"; {done}" if fault.done else ""
