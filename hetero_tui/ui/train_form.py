@@ -105,8 +105,8 @@ def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     return found, tuple(paths)
 
 
-def foot(state: State, job: str, given: Mapping[str, str]) -> str:
-    """What a run would be: how many hosts are ready, how long about, and how large the model is.
+def foot(state: State, job: str, given: Mapping[str, str], width: int = 200) -> str:
+    """What a run would be: how many hosts are ready, how long about, and how large the model is; in ``width`` cells.
 
     Time and size are known of a job that was trained on this fleet before; else, and if settings may make it another
     model or other steps, they are left out.
@@ -121,7 +121,10 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
     if steps.isdigit() and seconds is not None and not in_epochs:
         said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
-    return ", ".join([*said, f"{parameters:,} parameters"])
+    said.append(f"{parameters:,} parameters")
+    while len(said) > 1 and len(", ".join(said)) > width:
+        said.pop()
+    return ", ".join(said)
 
 
 def _earlier(state: State, job: str) -> tuple[int, float | None] | None:

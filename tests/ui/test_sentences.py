@@ -468,3 +468,13 @@ def test_a_teardown_of_the_demo_does_not_promise_what_the_end_of_the_demo_takes(
     assert "environment" in stays(False)
     assert "checkpoints, until the demo ends" in stays(True)
     assert "environment" not in stays(True)
+
+
+@given(st.integers(20, 120))
+def test_the_foot_of_the_train_form_is_cut_at_no_word(width) -> None:
+    run = RunView(run="text-1", job="text", step=10, parameters=40_602)
+    whole = foot(State(cluster="lab", run=run), "text", {"num_iterations": "9"})
+    said = foot(State(cluster="lab", run=run), "text", {"num_iterations": "9"}, width)
+    assert whole.startswith(said)
+    assert whole[len(said) :] == "" or whole[len(said) :].startswith(", ")
+    assert len(said) <= max(width, len("0 of 0 hosts ready"))

@@ -126,7 +126,7 @@ class TrainScreen(Dialog[None]):
             rest = "… and more" if mistakes else "… and more: the events have all of it"
             red = [*red[: most - 1], Text(rest, style=palette.bad)]
         self._update("#mistake", Text("\n").join(red))
-        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given)
+        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
         self._update("#order-foot", Text(foot, style=palette.foreground))
 
     def _update(self, name: str, text: Text) -> None:
