@@ -195,6 +195,7 @@ class HeteroApp(MachineActions):
 
     def on_unmount(self) -> None:
         self._unsubscribe()
+        gc.unfreeze()
 
     def _subscribe(self) -> None:
         self._unsubscribe()

@@ -83,7 +83,7 @@ class FaultsTable(Table):
 
 def _columns(faults: Sequence[Fault]) -> list[Col]:
     """The columns; hosts with short names leave their room to what happened."""
-    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)])
+    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
     return [replace(column, width=min(longest, column.width)) if column is _HOST else column for column in _COLUMNS]
 
 
