@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from hetero_tui.text import HostText, last_lines
 
 _SSH_FAILED = 255
 """The exit status of ssh where it, and not the shell on the host, failed."""
+
+_LAST_WORD = re.compile(r"Connection to \S+ closed\.")
 
 _MOST_ERRORS = 1 << 16
 """Bytes that are read of what ssh wrote."""
@@ -55,7 +58,9 @@ async def _ended(command: Sequence[str]) -> str:
         if not is_ssh or status != _SSH_FAILED:
             return ""
         errors.seek(0)
-        return last_lines(HostText(errors.read(_MOST_ERRORS).decode("utf-8", "replace")), 1, 200) or "ssh failed"
+        said = last_lines(HostText(errors.read(_MOST_ERRORS).decode("utf-8", "replace")), 2, 400).splitlines()
+        reasons = [line for line in said if not _LAST_WORD.fullmatch(line)]
+        return reasons[-1] if reasons else "ssh failed"
 
 
 def editor() -> list[str]:

@@ -64,4 +64,6 @@ async def test_what_ssh_says_when_it_fails_is_said_by_the_app_which_is_drawn_ove
 
     refused = "me@nas: Permission denied (publickey)."
     assert await ended(f"echo hello >&2; printf '\\033[31m{refused}\\n' >&2; exit 255") == refused
+    told = "echo no terminal here >&2; echo Connection to 127.0.0.4 closed. >&2; exit 255"
+    assert await ended(told) == "no terminal here"
     assert await ended("echo Connection to nas closed. >&2; exit 1") == "", "the user's last command failed, not ssh"
