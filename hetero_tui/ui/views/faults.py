@@ -23,12 +23,12 @@ from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 from remote_agent.states import RunState
 
-_HOST = Col(title="HOST", width=12)
+_HOST, _WHAT = Col(title="HOST", width=12), Col(title="WHAT", width=20, grows=True)
 _COLUMNS = (
     Col(title="#", width=3, right=True),
     Col(title="TIME", width=8, rank=3),
     _HOST,
-    Col(title="WHAT", width=24, grows=True),
+    _WHAT,
     Col(title="DONE", width=18, rank=2, grows=True),
     Col(title="STALL", width=7, right=True, rank=1),
     Col(title="BACK", width=16),
@@ -58,7 +58,8 @@ class FaultsPane(Pane):
         entries = [
             Entry(key=str(fault.number), line=table_line(columns, _cells(fault, view), inside)) for fault in faults
         ]
-        chosen = next((fault for fault in faults if str(fault.number) == self.table.rows.marked), None)
+        marked = self.table.rows.marked or (entries[0].key if entries else None)  # of the first picture the first one
+        chosen = next((fault for fault in faults if str(fault.number) == marked), None)
         below = _whole(chosen, columns, view, inside) if chosen is not None else []
         self.table.fill(
             f"Faults of {run.run}" if run is not None else "Faults",
@@ -84,7 +85,9 @@ class FaultsTable(Table):
 def _columns(faults: Sequence[Fault]) -> list[Col]:
     """The columns; hosts with short names leave their room to what happened."""
     longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
-    return [replace(column, width=min(longest, column.width)) if column is _HOST else column for column in _COLUMNS]
+    host = replace(_HOST, width=min(longest, _HOST.width))
+    what = replace(_WHAT, width=_WHAT.width + _HOST.width - host.width)
+    return [{_HOST: host, _WHAT: what}.get(column, column) for column in _COLUMNS]
 
 
 def _cells(fault: Fault, view: View) -> list[Text]:
