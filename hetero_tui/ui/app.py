@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 
 from hetero_tui.calls import call_for
@@ -36,6 +37,7 @@ from hetero_tui.ui.plain import has_signs
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
+from hetero_tui.ui.terminal import enduring
 from hetero_tui.ui.theme import theme_of
 from hetero_tui.ui.view import Drawn, View
 
@@ -184,6 +186,9 @@ class HeteroApp(MachineActions):
     def intents(self) -> Intents:
         """The session, once it is open."""
         return self._intents
+
+    def get_driver_class(self) -> type[Driver]:
+        return enduring(super().get_driver_class())
 
     def get_default_screen(self) -> Screen[Any]:
         return self.main
