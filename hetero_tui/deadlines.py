@@ -76,9 +76,6 @@ AGENT_LOOK = 2.0
 RUN_RESUMED = 15.0
 """A coordinator that is there so long after its run's last event is one that lets the run go on."""
 
-CLUSTER_ENDED = 10.0
-"""So long after a cluster's head is down its other hosts may still end; what runs later is of a new cluster."""
-
 HEAD_LOOK_EVERY = 1.0
 """Pause between two looks at whether the head of a run that is followed answers."""
 

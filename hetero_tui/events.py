@@ -125,11 +125,15 @@ class HostKeyOffered(Happened):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterChanged(Happened):
-    """The cluster's state or head changed. ``detail`` restricts the new state, in words for the log."""
+    """The cluster's state or head changed. ``detail`` restricts the new state, in words for the log.
+
+    ``epoch``: of the cluster that was found, so that nothing that is left of one that was taken down counts; 0: any.
+    """
 
     state: ClusterState
     head: str | None = None
     detail: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
 from hetero_tui.run_fold import begun, fold_run, without_coordinator
 from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
-from hetero_tui.text import one_line
+from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -35,6 +35,9 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that end when a sample shows no Ray."""
+
+_BEGUN = (RayState.STARTING, RayState.RUNNING)
+"""What only a user's command makes of a host without Ray."""
 
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
 """Host states from which a host can come back."""
@@ -92,7 +95,7 @@ def _logged(state: State, time: float, level: Level, text: str, is_routine: bool
     number = before[-1].number + 1 if before else 1
     if is_routine and before and before[-1].is_routine:
         before = before[:-1]
-    line = LogLine(time=time, level=level, text=one_line(text, 400), number=number, is_routine=is_routine)
+    line = LogLine(time=time, level=level, text=one_line(text, WHOLE), number=number, is_routine=is_routine)
     return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
 
 
@@ -111,7 +114,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
         last = host.verdict
         event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
-    detail = one_line(event.detail)
+    detail = one_line(event.detail, WHOLE)
     if event.state is HostState.CONNECTING and host.state is not HostState.UNKNOWN:
         return state  # keep the last state until there is a new one
     if event.state is HostState.IDLE and host.state in (HostState.READY, HostState.UNFIT):
@@ -120,14 +123,14 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         return _update_host(state, event.host, last_seen=event.time)
     verdict = _verdict(host, event)
     if host.state is event.state:
-        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint), verdict=verdict)
+        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint, WHOLE), verdict=verdict)
     seen = event.time if event.state in _ANSWERED else host.last_seen
     state = _update_host(
         state,
         event.host,
         state=event.state,
         detail=detail,
-        hint=one_line(event.hint),
+        hint=one_line(event.hint, WHOLE),
         since=event.time,
         last_seen=seen,
         next_try=None,
@@ -141,7 +144,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
 def _verdict(host: HostView, event: events.HostChanged) -> Verdict:
     """Whether the host is fit, once it is in its new state; most states say nothing about that."""
     if event.state in (HostState.IDLE, HostState.READY, HostState.UNFIT):
-        return Verdict(state=event.state, detail=one_line(event.detail), hint=one_line(event.hint))
+        return Verdict(state=event.state, detail=one_line(event.detail, WHOLE), hint=one_line(event.hint, WHOLE))
     return Verdict(state=HostState.READY) if event.state in IN_CLUSTER else host.verdict
 
 
@@ -167,6 +170,11 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     if event.round_trip_s is not None:
         changes["round_trip_s"] = event.round_trip_s
     state = _update_host(state, event.host, **changes)
+    if host.sample is not None and host.sample.ray is RayState.NONE and event.sample.ray in _BEGUN:
+        state = replace(state, ended_epoch=0)  # a user started it again, perhaps in what is left of that cluster
+    is_ended = state.is_taken_down(event.sample.epoch)
+    if event.sample.epoch and not is_ended and (host.name == state.head or not state.epoch):
+        state = replace(state, epoch=event.sample.epoch)
     transient = (HostState.INSTALLING, HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
     # A start by this laptop has a detail and reports its end; one by another laptop only shows in samples.
     starts_elsewhere = host.state is HostState.STARTING and not host.detail
@@ -183,10 +191,11 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
         back = HostState.IDLE if host.state is HostState.UNREACHABLE else HostState.READY
         now = HostState.FAILED if event.sample.ray is RayState.STOPPED else back
-    was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
-    if was_down:  # another laptop started it, or the last state was wrong
+    was_down = state.cluster_state is ClusterState.DOWN and not is_ended
+    is_back = was_down and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
+    if is_back:  # another laptop started it, or the last state was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)
-    elif state.cluster_state is ClusterState.DOWN and now is HostState.STARTING:
+    elif was_down and now is HostState.STARTING:
         state = _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.STARTING))
     if now is not host.state:
         detail = "Ray has ended there" if now is HostState.FAILED else ""
@@ -197,7 +206,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         return _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.DOWN))
     if state.cluster_state is ClusterState.STARTING and starts_elsewhere:
         return _once_started(state, event.time)
-    return _with_cluster_state(state) if was_down or now is not host.state else state
+    return _with_cluster_state(state) if is_back or now is not host.state else state
 
 
 def _once_started(state: State, time: float) -> State:
@@ -228,12 +237,18 @@ def _with_cluster_state(state: State) -> State:
 
 
 def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
+    if event.state is not ClusterState.DOWN and state.is_taken_down(event.epoch):
+        return state  # found in the middle of a teardown
     changed = event.state is not state.cluster_state
     phase = state.cluster_phase
     if changed and event.state is ClusterState.STARTING:
         phase = Phase(name="cluster", began=event.time)
     elif phase is not None and phase.ended is None:
         phase = replace(phase, ended=event.time)
+    if event.state is ClusterState.DOWN and _is_taken_down(state):
+        state = replace(state, epoch=0, ended_epoch=state.epoch or state.ended_epoch)
+    elif event.state is ClusterState.STARTING:
+        state = replace(state, ended_epoch=0)
     head = None if event.state is ClusterState.DOWN else event.head or state.head
     state = replace(state, cluster_state=event.state, head=head, cluster_phase=phase)
     if not changed:
@@ -245,6 +260,13 @@ def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
     where = f", head {event.head}" if event.head and event.state in (ClusterState.UP, ClusterState.DEGRADED) else ""
     detail = f", {event.detail}" if event.detail else ""
     return _logged(state, event.time, level, f"cluster {state.cluster} is {event.state}{where}{detail}")
+
+
+def _is_taken_down(state: State) -> bool:
+    """Whether a cluster that is down was taken down: here, or its head answers. Else it may only be out of reach."""
+    head = state.host(state.head) if state.head is not None else None
+    answers = head is not None and head.state not in (HostState.UNREACHABLE, HostState.REFUSED)
+    return answers or state.cluster_state is ClusterState.STOPPING
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -313,7 +335,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     final = event.state.final
     ended = time if final else run.ended
     behind = None if final else run.behind  # a final run has no later events
-    run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
+    run = replace(run, state=event.state, detail=one_line(event.detail, WHOLE), ended=ended, behind=behind)
     state = replace(state, run=run)
     level = Level.BAD if event.state in (RunState.FAILED, RunState.LOST) else Level.INFO
     where = f" at step {run.step:,}" if final and run.step else ""

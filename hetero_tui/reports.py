@@ -114,7 +114,7 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
 def _step_time(run: protocol.RunSummary) -> str:
     if run.step_s is None:
         return "n/a"
-    return seconds(run.step_s) + (f" (planned {seconds(run.predicted_s)})" if run.predicted_s else "")
+    return seconds(run.step_s) + (f" (predicted {seconds(run.predicted_s)})" if run.predicted_s else "")
 
 
 def recording_document(begins: float, ends: float, state: State) -> dict[str, Any]:

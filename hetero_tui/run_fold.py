@@ -19,7 +19,7 @@ from hetero_tui.state import (
     RunView,
     WorkerView,
 )
-from hetero_tui.text import one_line
+from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
 from remote_agent.states import RunState
 
@@ -189,9 +189,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             steps = "1 step" if event.steps == 1 else f"{event.steps:,} steps"
             return run, Level.GOOD, f"{run.run} {word} after {steps}{why}, {speed}{figures}"
         case protocol.RunFailed():
-            run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(event.cause))
-            hint = f" -> {event.hint}" if event.hint else ""
-            return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {event.cause}{hint}"
+            why = f"{event.cause} -> {event.hint}" if event.hint else event.cause
+            run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(why, WHOLE))
+            return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {why}"
         case _:
             return run, Level.INFO, ""
 

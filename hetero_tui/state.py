@@ -272,11 +272,16 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The whole state that screens and commands show."""
+    """The whole state that screens and commands show.
+
+    ``epoch`` is that of the cluster that is there, ``ended_epoch`` of the last one that was taken down; 0: not known.
+    """
 
     cluster: str
     cluster_state: ClusterState = ClusterState.DOWN
     head: str | None = None
+    epoch: int = 0
+    ended_epoch: int = 0
     hosts: tuple[HostView, ...] = ()
     run: RunView | None = None
     runs: tuple[protocol.RunSummary, ...] | None = None  # None: not listed yet
@@ -332,6 +337,10 @@ class State:
         if host is None or host.sample is None or host.sampled is None:
             return 0.0
         return host.sampled - host.sample.time
+
+    def is_taken_down(self, epoch: int) -> bool:
+        """Whether this is the epoch of the cluster that was taken down last: what still runs of it is about to end."""
+        return bool(epoch) and epoch == self.ended_epoch
 
     @property
     def is_silent(self) -> bool:

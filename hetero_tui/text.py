@@ -16,6 +16,13 @@ _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
+# Signs that stand above or below a letter and have no width: a heap of them reaches into the lines around. And skin
+# tones, which some terminals draw within the sign before them, and others beside it.
+_MARKS = (
+    r"\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u06d6-\u06ed\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0f71-\u0f84"
+    r"\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u302a-\u302f\u3099\u309a\ufe20-\ufe2f"
+)
+_HEAPS = re.compile(rf"(?<=[{_MARKS}]{{3}})[{_MARKS}]+|[\U0001f3fb-\U0001f3ff]")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,7 +54,12 @@ def plain(text: str | HostText, limit: int = 2000) -> str:
     """``text`` without escape sequences and control characters (newline and tab stay), at most ``limit`` long."""
     raw = text.raw if isinstance(text, HostText) else text
     clean = _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", raw.replace("\r\n", "\n")))
+    clean = clean if clean.isascii() else _HEAPS.sub("", clean)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+WHOLE = 2000
+"""Characters of a message that nothing of ours exceeds: its end says what to do, and is never cut."""
 
 
 def one_line(text: str | HostText, limit: int = 200) -> str:

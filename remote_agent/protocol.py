@@ -502,6 +502,7 @@ class HostSample:
     """Live use of one host, about once a second; ``run`` is the run that has its coordinator there, if any.
 
     ``head_delay_s`` is a round trip from this host to the cluster's head; None there, and where it is not known.
+    ``epoch`` is that of the cluster that its node is of; 0: it has none.
     """
 
     time: float
@@ -514,6 +515,7 @@ class HostSample:
     bytes_received_per_s: float | None = None
     run: str = ""
     head_delay_s: float | None = None
+    epoch: int = 0
 
 
 # --- Events of a run -------------------------------------------------------------------------------------------------

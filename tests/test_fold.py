@@ -24,11 +24,15 @@ from hetero_tui.state import (
     State,
     initial,
 )
+from hetero_tui.text import WHOLE
 from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.findings import Findings, settle
 
 START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
 
@@ -60,8 +64,8 @@ def plan(seq: int = 2) -> protocol.PlanMade:
     return protocol.PlanMade(seq=seq, time=100.0, strategy="sync", shares=(share("mercer", 48), share("nas", 16)))
 
 
-def sampled(host: str, ray: str, time: float = 50.0) -> events.HostSampled:
-    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState(ray))
+def sampled(host: str, ray: str, time: float = 50.0, epoch: int = 0) -> events.HostSampled:
+    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState(ray), epoch=epoch)
     return events.HostSampled(time=time, host=host, sample=sample)
 
 
@@ -334,6 +338,45 @@ def test_a_sample_from_before_a_teardown_leaves_no_cluster_of_no_hosts_behind() 
     assert apply(late, sampled("mercer", "none")).cluster_state is ClusterState.DOWN
 
 
+def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_cluster_back() -> None:
+    up = apply(apply(both_up(), sampled("mercer", "running", epoch=7)), sampled("nas", "running", epoch=7))
+    state = apply(up, sampled("mercer", "none"))
+    for event in (
+        sampled("nas", "running", epoch=7),
+        sampled("nas", "restarting", epoch=7),
+        events.ClusterChanged(time=51.0, state=ClusterState.DEGRADED, epoch=7),  # a look in the middle of it
+        sampled("mercer", "stopped", epoch=7),
+        sampled("mercer", "none"),
+        sampled("nas", "starting", epoch=7),
+        sampled("nas", "none"),
+    ):
+        state = apply(state, event)
+        assert state.cluster_state is ClusterState.DOWN, event
+    assert [line.text for line in state.log].count("cluster lab is down") == 1
+    assert apply(state, sampled("mercer", "starting", epoch=8)).cluster_state is ClusterState.STARTING
+    assert apply(state, sampled("nas", "starting", epoch=7)).cluster_state is ClusterState.STARTING, "anew"
+    assert apply(state, sampled("mercer", "running", epoch=6)).cluster_state is ClusterState.DEGRADED, "another clock"
+
+
+def test_a_host_that_this_teardown_did_not_reach_does_not_bring_the_cluster_back() -> None:
+    state = apply(both_up(), sampled("mercer", "running", epoch=7))
+    for word in (ClusterState.STOPPING, ClusterState.DOWN):
+        state = apply(state, events.ClusterChanged(time=51.0, state=word))
+    state = apply(state, sampled("mercer", "running", time=90.0, epoch=7))
+    assert state.cluster_state is ClusterState.DOWN
+    mercer = state.host("mercer")
+    assert mercer is not None
+    assert mercer.state is HostState.UP, "Ray runs there all the same"
+
+
+def test_a_cluster_whose_hosts_were_only_out_of_reach_is_up_again_once_they_answer() -> None:
+    state = apply(both_up(), sampled("mercer", "running", epoch=7))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostLost(time=51.0, host=host, cause="it does not answer"))
+    state = apply(state, events.ClusterChanged(time=52.0, state=ClusterState.DOWN))
+    assert apply(state, sampled("mercer", "running", time=90.0, epoch=7)).cluster_state is ClusterState.DEGRADED
+
+
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
     finished = protocol.RunFinished(
         seq=2, time=200.0, steps=1, samples=64, final_loss=None, samples_per_second=64.0, checkpoint="/c"
@@ -584,7 +627,7 @@ def test_a_host_that_is_only_a_server_is_not_missed_by_the_run() -> None:
     only = protocol.PlanMade(seq=2, time=100.0, strategy="sync", shares=(share("mercer", 64),))
     state = run_of(started(), only, step(1, 3), start=both_up())
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UP]
-    assert verdict(state, "", DARK).plain == "● training 1/1"
+    assert verdict(state, "", 100.0, DARK).plain == "● training 1/1"
 
 
 def taken_over(seq: int, checkpoint: str = "") -> protocol.RunResumed:
@@ -767,7 +810,7 @@ def test_a_cluster_none_of_whose_hosts_answers_is_not_called_down() -> None:
         state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UNREACHABLE))
     assert state.is_silent
     assert status_document(state, ())["cluster"]["state"] == "unknown"
-    assert verdict(state, "", DARK).plain == "✕ none answers"
+    assert verdict(state, "", 100.0, DARK).plain == "✕ none answers"
 
 
 def test_a_user_is_called_when_a_run_ends_and_when_a_host_refuses_and_for_nothing_else() -> None:
@@ -838,12 +881,24 @@ def test_a_notice_names_its_host_where_it_has_one() -> None:
 
 def test_the_log_keeps_its_newest_lines_cut_to_a_length_and_counts_them_all() -> None:
     lines = [
-        events.Notice(time=1.0, level=Level.INFO, text=f"{number} " + "x" * 500) for number in range(LOG_LINES + 3)
+        events.Notice(time=1.0, level=Level.INFO, text=f"{number} " + "x" * 3000) for number in range(LOG_LINES + 3)
     ]
     state = after(*lines)
     assert len(state.log) == LOG_LINES
     assert (state.log[0].number, state.log[-1].number) == (4, LOG_LINES + 3)
-    assert {len(line.text) for line in state.log} == {400}
+    assert {len(line.text) for line in state.log} == {WHOLE}
+
+
+def test_the_longest_refusal_is_whole_in_the_log_and_in_the_runs_detail() -> None:
+    with pytest.raises(JobError) as refused:
+        settle(TrainingConfig(), Findings(hidden="self.target.weight"), (), devices=2)
+    cause, hint = refused.value.cause, refused.value.hint
+    assert len(cause) + len(hint) > 450
+    failed = protocol.RunFailed(seq=2, time=2.0, step=0, host="nas", cause=cause, hint=hint)
+    state = run_of(started(), failed)
+    assert state.log[-1].text == f"text-1 failed on nas at step 0: {cause} -> {hint}"
+    assert state.run is not None
+    assert state.run.detail == f"{cause} -> {hint}"
 
 
 @pytest.mark.parametrize("known", [HostState.READY, HostState.UNFIT])

@@ -32,6 +32,14 @@ def test_no_control_character_is_ever_shown(raw: str) -> None:
     assert len(shown) <= 200
 
 
+def test_a_heap_of_marks_does_not_reach_into_other_lines_and_what_people_write_stays() -> None:
+    assert plain("e" + "\u0301\u0334" * 5_000 + "x") == "e\u0301\u0334\u0301x"
+    assert plain("\u0e01" + "\u0e49" * 50) == "\u0e01" + "\u0e49" * 3
+    assert plain("a\U0001f44d\U0001f3fd|") == "a\U0001f44d|", "drawn in two cells by some terminals, in four by others"
+    for written in ("Zürich, naïve e\u0301te\u0301", "กู้ภัย", "בְּרֵאשִׁית", "حَرَكَات", "Tiê\u0323\u0301ng", "が\u3099"):
+        assert plain(written) == written
+
+
 def test_long_text_has_an_end() -> None:
     assert plain("x" * 5000, 10) == "xxxxxxxxx…"
 

@@ -16,6 +16,7 @@ from hetero_tui import deadlines
 from hetero_tui.transport.processes import Spawned, spawn
 
 _CHUNK = 64 * 1024
+_NO_SHELL = "a machine of the demo gives no terminal, since it is this computer: its files are in"
 
 
 @dataclass
@@ -66,7 +67,12 @@ class CommandSession:
         task.add_done_callback(machine.running.discard)
 
     async def _run(self) -> None:
-        words = ("/bin/sh", "-c", self._channel.get_command() or "exit 1")
+        command = self._channel.get_command()
+        if command is None:
+            self._stderr.write(f"{_NO_SHELL} {self._machine.home}\n".encode())
+            self._channel.exit(255)
+            return
+        words = ("/bin/sh", "-c", command)
         try:
             async with spawn(words, cwd=self._machine.home, env=self._machine.environment) as spawned:
                 await self._serve(spawned)

@@ -26,7 +26,7 @@ from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Entry, Ledger, Place, place_of
 from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
 from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, changed_by, probe_fleet
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
+from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
 from hetero_tui.fleet.teardown import keep, tear_down
 from hetero_tui.fleet.teardown import purge as purge_environments
 from hetero_tui.fleet.view import FleetView
@@ -180,7 +180,8 @@ class LiveFleet:
             state = ClusterState.DOWN
         else:
             return  # no host answered
-        self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed)))
+        epoch = newest_epoch(self.surveyed)
+        self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed), epoch=epoch))
 
     def failed(self, error: HostError) -> None:
         """Mark a host that answered before, but failed at a later question, as one that does not answer."""

@@ -134,7 +134,7 @@ class Recorder:
         if not isinstance(event, HostSampled):
             return False
         was, is_now = before.host(event.host), after.host(event.host)
-        same = before.log is after.log and before.cluster_state is after.cluster_state
+        same = before.log is after.log and (before.cluster_state, before.epoch) == (after.cluster_state, after.epoch)
         if was is None or is_now is None or (same and was.state is is_now.state):
             if now - self._sampled.get(event.host, 0.0) < SAMPLE_EVERY:
                 return True

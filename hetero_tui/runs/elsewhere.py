@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hetero_tui import deadlines, events
-from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import cancel
 from hetero_tui.state import State
 from remote_agent.states import RayState
@@ -26,21 +25,16 @@ class Elsewhere:
         self.is_wanted = False
         self._looking: asyncio.Task[None] | None = None
         self._ended = float("-inf")  # when the run on the screen was seen to end
-        self._down = float("-inf")  # when the cluster was seen to be down
 
     def __call__(self, event: events.Event, before: State, after: State) -> None:
         """Look at an event."""
         shown = after.run
         if shown is not None and shown.state.final and before.run is not shown:
             self._ended = time.monotonic()
-        if after.cluster_state is ClusterState.DOWN and before.cluster_state is not ClusterState.DOWN:
-            self._down = time.monotonic()
         if not isinstance(event, events.HostSampled) or not self.is_wanted or self._is_busy():
             return
         is_new = self._has_new_run(event.sample.run, after) or (
-            event.sample.ray is RayState.RUNNING
-            and after.head is None
-            and time.monotonic() - self._down >= deadlines.CLUSTER_ENDED
+            event.sample.ray is RayState.RUNNING and after.head is None and not after.is_taken_down(event.sample.epoch)
         )
         if not is_new:
             return

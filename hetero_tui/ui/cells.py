@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hetero_tui import deadlines
 from hetero_tui.events import HostState
-from hetero_tui.state import HostView, RunView
+from hetero_tui.state import IN_CLUSTER, HostView, RunView
 from hetero_tui.ui import columns as col
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
@@ -104,6 +104,18 @@ def is_stale(host: HostView, now: float) -> bool:
     return host.sampled is not None and now - host.sampled > deadlines.STALE
 
 
+def ray_word(host: HostView) -> str:
+    """How Ray stands on a host; empty where that is not known. A sample from before its state says nothing of it."""
+    if host.state in IN_CLUSTER:
+        return _RAY_WORDS[RayState.RUNNING]
+    if host.state in (HostState.STARTING, HostState.RESTARTING, HostState.STOPPING):
+        return host.state.value
+    sample, sampled = host.sample, host.sampled
+    if sample is None or sampled is None or sampled < (host.since or 0.0) or sample.ray is RayState.RUNNING:
+        return ""
+    return _RAY_WORDS[sample.ray]
+
+
 KeyOf = Callable[[str], str]
 """The key of an action, or "" where there is none to name."""
 
@@ -137,6 +149,8 @@ def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
             return (*next_try, f"{word}{short}", word)
         case HostState.DRAINED:
             return (f"{word} ({back} brings it back)", f"{word} ({back})", word) if back else (word,)
+        case _ if host.state in IN_CLUSTER and host.sampled is not None and is_stale(host, now):
+            return f"{word} {fmt.ago(now - host.sampled)}", word
         case HostState.BENCHED:
             reasons = {"blocks": "no blocks", "plan": "not in the plan"}
             why = next((said for key, said in reasons.items() if key in host.detail), "too slow just now")
@@ -194,7 +208,7 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             words = fmt.memory(use.memory_used, use.memory_total) if column.full else _used_memory(use)
             return Text(words, style=palette.muted if words == fmt.UNKNOWN else figures)
         case col.LINK:
-            return _link(host, figures, away, palette)
+            return Text("-", style=palette.muted) if away else _link(host, now, palette)
         case col.SHARE:
             share = None if away else share_of(host, run)
             return Text("-" if share is None else fmt.percent(share), style=palette.muted if share is None else figures)
@@ -207,6 +221,8 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
 def _state(host: HostView, now: float, width: int, palette: Palette, key_of: KeyOf) -> Text:
     shown = look.HOST[host.state]
     colour = palette.warning if host.offered_key is not None else shown.colour(palette)
+    if host.state in IN_CLUSTER and is_stale(host, now):
+        colour = palette.muted
     return Text(f"{shown.glyph} {state_words(host, now, width - 2, key_of)}", style=colour)
 
 
@@ -237,22 +253,22 @@ def _used_memory(use: Use) -> str:
     return fmt.UNKNOWN if use.memory_used is None else f"{fmt.gigabytes(use.memory_used)} GB"
 
 
-def _link(host: HostView, style: str, away: bool, palette: Palette) -> Text:
-    if away:
-        return Text("-", style=palette.muted)
-    sample = host.sample
+def _link(host: HostView, now: float, palette: Palette) -> Text:
+    """The delay to the head and the rate; how fast it was some time ago says nothing."""
+    sample = None if is_stale(host, now) else host.sample
     rates = [] if sample is None else [sample.bytes_sent_per_s, sample.bytes_received_per_s]
     known = [rate for rate in rates if rate is not None]
     rate = fmt.link_rate(max(known)) if known else ""
-    delay = fmt.milliseconds(sample.head_delay_s) if sample is not None and sample.head_delay_s is not None else ""
+    head_delay = sample.head_delay_s if sample is not None and host.state in IN_CLUSTER else None
+    delay = fmt.milliseconds(head_delay) if head_delay is not None else ""
     if not delay and not rate:
         return Text(fmt.UNKNOWN, style=palette.muted)
-    return Text(f"{delay:>7}{rate:>10}", style=style)
+    return Text(f"{delay:>7}{rate:>10}", style=palette.foreground)
 
 
 def _ray(host: HostView, style: str, palette: Palette) -> Text:
     version = host.facts.packages.get("ray") if host.facts is not None else None
-    word = _RAY_WORDS[host.sample.ray] if host.sample is not None else ""
-    if host.sample is not None and host.sample.ray is RayState.RUNNING:
+    word = ray_word(host)
+    if word == _RAY_WORDS[RayState.RUNNING]:
         return Text(f"{word} {version or ''}".rstrip(), style=style)
     return Text(word or (version or fmt.UNKNOWN), style=palette.muted)

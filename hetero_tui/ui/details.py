@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from hetero_tui.state import HostView, RunView
+from hetero_tui.state import IN_CLUSTER, HostView, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
-from hetero_tui.ui.cells import is_stale, share_of, state_words, use_of
+from hetero_tui.ui.cells import is_stale, ray_word, share_of, state_words, use_of
 from hetero_tui.ui.palette import Palette
 
 if TYPE_CHECKING:  # pydantic stays off the way to the first paint
@@ -51,17 +51,24 @@ def _use(host: HostView, now: float) -> Pairs:
     old = f", {fmt.ago(now - host.sampled)}" if is_stale(host, now) and host.sampled is not None else ""
     pairs = [
         ("use", f"{fmt.percent(use.fraction).strip()}{old}"),
-        ("memory", fmt.memory(use.memory_used, use.memory_total)),
-        ("CPU", f"{fmt.percent(sample.cpu_use).strip()}, {fmt.memory(sample.memory_used, sample.memory_total)}"),
+        ("memory", f"{fmt.memory(use.memory_used, use.memory_total)}{old}"),
     ]
+    word = ray_word(host)
+    ray = [("Ray", word)] if word else []
+    if old:  # what follows is of the moment
+        return [*pairs, *ray]
+    pairs.append(
+        ("CPU", f"{fmt.percent(sample.cpu_use).strip()}, {fmt.memory(sample.memory_used, sample.memory_total)}")
+    )
     hot = [f"{device.temperature_c:.0f} °C" for device in sample.devices if device.temperature_c is not None]
     watts = [f"{device.power_w:.0f} W" for device in sample.devices if device.power_w is not None]
     if hot or watts:
         pairs.append(("sensors", ", ".join([*hot, *watts])))
-    pairs.append(("Ray", {"none": "not started"}.get(sample.ray, sample.ray)))
+    pairs.extend(ray)
     traffic = f"{fmt.link_rate(sample.bytes_sent_per_s)} out, {fmt.link_rate(sample.bytes_received_per_s)} in"
     pairs.append(("link", traffic))
-    trips = [(sample.head_delay_s, "to the head"), (host.round_trip_s, "to this computer")]
+    to_head = sample.head_delay_s if host.state in IN_CLUSTER else None
+    trips = [(to_head, "to the head"), (host.round_trip_s, "to this computer")]
     known = [f"{fmt.milliseconds(seconds)} {where}" for seconds, where in trips if seconds is not None]
     pairs.append(("round trip", ", ".join(known) or fmt.UNKNOWN))
     return pairs

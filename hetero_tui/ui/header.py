@@ -92,7 +92,7 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     clock = Text(fmt.clock(now, zone, seconds=False), style=palette.muted)
     if width < clock.cell_len + 2:
         return Text(" " * width)
-    places = [*_fleet_places(state, busy, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
+    places = [*_fleet_places(state, busy, now, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
     room = width - 2 - _GAP - clock.cell_len
     while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
@@ -120,7 +120,7 @@ def shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[:head]}…{name[len(name) - max(0, width - 1 - head) :]}"
 
 
-def verdict(state: State, busy: str, palette: Palette) -> Text:
+def verdict(state: State, busy: str, now: float, palette: Palette) -> Text:
     """What the fleet does, in a word and a count; what is under way takes its place, but no question beside a run."""
     run = state.run
     if busy and (busy not in _QUESTIONS or run is None or run.state.final):
@@ -132,6 +132,7 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
     if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
+        colour = palette.muted if is_out_of_sight(state, now) else colour
         return Text(f"{glyph} training {training}/{able}", style=colour)
     if all(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts):
         return Text("· not looked yet", style=palette.muted)
@@ -140,8 +141,8 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
     return Text(f"{shown.glyph} {state.cluster_state}{count}", style=shown.colour(palette))
 
 
-def _fleet_places(state: State, busy: str, palette: Palette) -> list[_Place]:
-    name, does = state.cluster or "hetero-tui", verdict(state, busy, palette)
+def _fleet_places(state: State, busy: str, now: float, palette: Palette) -> list[_Place]:
+    name, does = state.cluster or "hetero-tui", verdict(state, busy, now, palette)
     places = [
         _Place(rank=8, width=min(16, len(name)), text=Text(name, style=f"bold {palette.accent}")),
         _Place(rank=0, width=_VERDICT, least=min(_VERDICT, max(_SHORT_VERDICT, does.cell_len)), text=does),
@@ -206,7 +207,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     age = step_age(state, now)
     style = _age_style(run, age, palette)
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
-    is_seen = not _is_out_of_sight(state, now)
+    is_seen = not is_out_of_sight(state, now)
     if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
         left = f"{'no step' if is_seen else 'not seen'} {fmt.duration(age)}"
     places.append(
@@ -252,7 +253,7 @@ def age_of(time: float, state: State, now: float) -> float:
     return max(0.0, now - state.here(time))
 
 
-def _is_out_of_sight(state: State, now: float) -> bool:
+def is_out_of_sight(state: State, now: float) -> bool:
     """Whether this computer hears nothing of the head, as after it slept: steps may be made all the same."""
     head = state.host(state.head) if state.head is not None else None
     return head is not None and (head.state is HostState.UNREACHABLE or is_stale(head, now))

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from textual.app import App, SuspendNotSupported
+
+from hetero_tui.text import HostText, last_lines
+
+_SSH_FAILED = 255
+"""The exit status of ssh where it, and not the shell on the host, failed."""
+
+_LAST_WORD = re.compile(r"Connection to \S+ closed\.")
+
+_MOST_ERRORS = 1 << 16
+"""Bytes that are read of what ssh wrote."""
 
 
 async def run(app: App[Any], command: Sequence[str]) -> str:
@@ -27,17 +39,28 @@ async def run(app: App[Any], command: Sequence[str]) -> str:
 
 
 async def _ended(command: Sequence[str]) -> str:
-    """Wait until a program has ended; why it could not be run, or nothing."""
-    try:
-        process = await asyncio.create_subprocess_exec(*command)
-    except OSError as error:
-        return f"{command[0]}: {error.strerror}"
-    try:
-        await process.wait()
-    finally:
-        with suppress(ProcessLookupError):  # it has ended, unless the app is ended from outside
-            process.terminate()
-    return ""
+    """Wait until a program has ended; why it could not be run, or nothing.
+
+    What ``ssh`` itself writes would be drawn over. It goes into a file, since a connection that it shares with later
+    calls (``ControlPersist``) would keep a pipe open; its questions are on the terminal.
+    """
+    with tempfile.TemporaryFile() as errors:
+        is_ssh = command[0] == "ssh"
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stderr=errors if is_ssh else None)
+        except OSError as error:
+            return f"{command[0]}: {error.strerror}"
+        try:
+            status = await process.wait()
+        finally:
+            with suppress(ProcessLookupError):  # it has ended, unless the app is ended from outside
+                process.terminate()
+        if not is_ssh or status != _SSH_FAILED:
+            return ""
+        errors.seek(0)
+        said = last_lines(HostText(errors.read(_MOST_ERRORS).decode("utf-8", "replace")), 2, 400).splitlines()
+        reasons = [line for line in said if not _LAST_WORD.fullmatch(line)]
+        return reasons[-1] if reasons else "ssh failed"
 
 
 def editor() -> list[str]:

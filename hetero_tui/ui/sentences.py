@@ -58,7 +58,7 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
         if run.loss is not None:
             facts.append(f"final loss {fmt.loss(run.loss)}")
     elif run.detail:
-        facts.append(run.detail)
+        facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
             facts.append(f"in {fmt.duration(run.seconds)}")
@@ -94,18 +94,30 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
 def _what_now(view: View) -> Text:
     state, palette = view.state, view.palette
     up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
-    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
+    ready, said = ready_words(state, "machine")
     words = (
         {"train": "train", "teardown": "tear the cluster down"} if up else {"up": "start the cluster", "train": "train"}
     )
-    if not ready:
+    if ready is None:
+        words = {}
+    elif not ready:
         words = {"open": "says why", "probe": "look again"}
-    line = Text(f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready", style=palette.foreground)
+    line = Text(said, style=palette.foreground)
     offered = [(view.key_of(action), word) for action, word in words.items() if view.key_of(action)]
     for index, (key, word) in enumerate(offered):
         line.append(" · " if index else ": ", style=palette.muted if index else palette.foreground)
         line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
     return line
+
+
+def ready_words(state: State, noun: str) -> tuple[int | None, str]:
+    """How many hosts are ready, and that in words; None as long as the first look at them goes on and none is."""
+    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
+    open_ones = sum(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts)
+    if open_ones and not ready:
+        return None, f"looking at {fmt.plural(len(state.hosts), noun)} …"
+    looked = f", {open_ones} still looked at" if open_ones else ""
+    return ready, f"{ready} of {fmt.plural(len(state.hosts), noun)} ready{looked}"
 
 
 def evaluation_words(run: RunView) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from hetero_tui.events import HostState
-from hetero_tui.state import IN_CLUSTER, State
+from hetero_tui.state import State
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.sentences import ready_words
 from remote_agent.job_settings import described, written
 from remote_agent.settings import OF_ORDERS, WHEN_RESUMED, TrainingConfig
 
@@ -105,14 +105,13 @@ def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     return found, tuple(paths)
 
 
-def foot(state: State, job: str, given: Mapping[str, str]) -> str:
-    """What a run would be: how many hosts are ready, how long about, and how large the model is.
+def foot(state: State, job: str, given: Mapping[str, str], width: int = 200) -> str:
+    """What a run would be: how many hosts are ready, how long about, and how large the model is; in ``width`` cells.
 
     Time and size are known of a job that was trained on this fleet before; else, and if settings may make it another
     model or other steps, they are left out.
     """
-    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
-    said = [f"{ready} of {fmt.plural(len(state.hosts), 'host')} ready"]
+    said = [ready_words(state, "host")[1]]
     known = _earlier(state, job)
     if known is None or given.keys() - _SAME_STEPS:
         return ", ".join(said)
@@ -122,7 +121,10 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
     if steps.isdigit() and seconds is not None and not in_epochs:
         said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
-    return ", ".join([*said, f"{parameters:,} parameters"])
+    said.append(f"{parameters:,} parameters")
+    while len(said) > 1 and len(", ".join(said)) > width:
+        said.pop()
+    return ", ".join(said)
 
 
 def _earlier(state: State, job: str) -> tuple[int, float | None] | None:

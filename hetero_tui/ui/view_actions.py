@@ -302,6 +302,7 @@ class ViewActions(App[None]):
         return marked if self.main.number == FLEET else None
 
     def _say(self, words: str) -> None:
+        self.clear_notifications()  # answers to several keys would cover a small terminal
         self.notify(words, markup=False)
 
     def _tell(self, words: str, level: Level) -> None:

@@ -46,6 +46,7 @@ class HostSampler:
             cpu = percent / 100 if elapsed > 0 else None
             used, total = _memory()
         sent, received = self._rates(elapsed)
+        spec = layout.read_spec(self._folder)
         processor = DeviceSample(
             device="cpu",
             name=self._cpu_name,
@@ -65,6 +66,7 @@ class HostSampler:
             bytes_received_per_s=received,
             run=_live_run(self._folder),
             head_delay_s=self._head.read(),
+            epoch=spec.epoch if spec is not None else 0,
         )
 
     def _rates(self, elapsed: float) -> tuple[float | None, float | None]:

@@ -110,7 +110,7 @@ def test_a_run_says_what_its_later_steps_took_and_what_was_foreseen(tmp_path: Pa
     steps = [dataclasses.replace(step(n, n), seconds=9.0 if n < 20 else 2.0, predicted_s=1.5) for n in range(1, 40)]
     found = summary(tmp_path, *steps)
     assert (found.step_s, found.predicted_s) == (2.0, 1.5)
-    assert reports.run_rows((("a", found),))[0][5] == "2 s (planned 1.5 s)"
+    assert reports.run_rows((("a", found),))[0][5] == "2 s (predicted 1.5 s)"
     assert summary(tmp_path, failed(1, 0)).step_s is None
 
 

@@ -52,8 +52,8 @@ def step(number: int, seq: int) -> events.RunProgressed:
     return events.RunProgressed(run="text-1", event=event)
 
 
-def sample(host: str, ray: str, time: float, round_trip_s: float | None = None) -> events.HostSampled:
-    use = protocol.HostSample(time=time, cpu_use=0.5, memory_used=1, memory_total=2, ray=ray)
+def sample(host: str, ray: str, time: float, round_trip_s: float | None = None, epoch: int = 0) -> events.HostSampled:
+    use = protocol.HostSample(time=time, cpu_use=0.5, memory_used=1, memory_total=2, ray=ray, epoch=epoch)
     return events.HostSampled(time=time, host=host, sample=use, round_trip_s=round_trip_s)
 
 
@@ -126,12 +126,14 @@ ANYTHING = st.lists(
             st.sampled_from(RayState),
             st.floats(0, 1e9),
             st.none() | st.floats(0, 1),
+            st.sampled_from((0, 7, 8)),
         ),
         st.builds(
             events.ClusterChanged,
             time=st.floats(0, 1e9),
             state=st.sampled_from(ClusterState),
             head=st.none() | st.sampled_from(HOSTS),
+            epoch=st.sampled_from((0, 7)),
         ),
         st.builds(events.Notice, time=st.floats(0, 1e9), level=st.sampled_from(Level), text=WORDS),
         st.builds(lambda make, seq: make(seq), st.sampled_from(RUN), st.integers(1, 12)),

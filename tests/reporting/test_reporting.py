@@ -149,7 +149,7 @@ def test_a_table_has_a_row_a_step_with_what_is_known_of_it() -> None:
 
 
 class _Balanced(HTMLParser):
-    """Fails at a tag that is not closed in its order."""
+    """Fails at a tag that is not closed in its order, and at one that would run something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,15 +159,20 @@ class _Balanced(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        assert not [name for name, _ in attributes if name.startswith("on")]
         self.links += [value or "" for name, value in attributes if name in ("href", "src", "xlink:href")]
         if tag not in ("meta", "link"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        assert not [name for name, _ in attributes if name.startswith("on")]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+QUOTES = '"\' onload="alert(1)" x="><svg/onload=alert(2)>\u2028</title></style>'
 
 
 @pytest.mark.parametrize(
@@ -184,8 +189,14 @@ class _Balanced(HTMLParser):
             started("<script>alert(1)</script>"),
             protocol.RunFailed(seq=2, time=1.0, step=0, host="<b>", cause="<img src=x>", hint="<a href=y>"),
         ),
+        (
+            started(QUOTES),
+            dataclasses.replace(step(1, 2), scalars={QUOTES: 1.0}),
+            protocol.WorkerLost(seq=3, time=3.0, worker=QUOTES, host=QUOTES, device="cpu", step=1, cause=QUOTES),
+            protocol.Evaluated(seq=4, time=4.0, step=1, epoch=1.0, metrics={QUOTES: 0.5}, samples=9, seconds=0.1),
+        ),
     ],
-    ids=["nothing", "no step", "one step", "whole", "constant", "zero", "long", "hostile"],
+    ids=["nothing", "no step", "one step", "whole", "constant", "zero", "long", "hostile", "quotes"],
 )
 def test_a_page_is_whole_loads_nothing_and_draws_within_its_frame(happened: tuple[protocol.Event, ...]) -> None:
     text = page(figures_of("<u>run</u>", happened, "finished"))

@@ -26,6 +26,7 @@ from hetero_tui.ui.screens.host_key import HostKeyScreen
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.screens.teardown import TeardownScreen
 from hetero_tui.ui.screens.train import TrainScreen
+from hetero_tui.ui.widgets.events import EventLog
 from hetero_tui.ui.widgets.lines import Lines
 
 
@@ -599,6 +600,27 @@ async def test_why_an_order_was_refused_stays_in_the_form_until_something_is_typ
         await pilot.press("end", "tab", "a", "=", "1")
         await pilot.pause()
         assert str(mistake.content) == ""
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)], ids=str)
+async def test_a_long_refusal_is_whole_in_the_form_or_it_says_where_it_is(scenarios, open_app, size) -> None:
+    cause = "the model does not fit: " + "its layers need more memory than any of the machines has, " * 8
+    app = open_app(scenarios.up(), session={"failure": scenarios.refused(cause)})
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("t", "enter")
+        await pilot.pause()
+        app.redraw()
+        await pilot.pause()
+        shown = app.screen.query_one("#mistake", Static)
+        said = str(shown.content)
+        assert said.endswith("the events have all of it" if size == (60, 15) else "check its cable")
+        assert shown.size.height == said.count("\n") + 1
+        train = app.screen.query_one("#train").region
+        assert train.bottom <= size[1] - 1, "the buttons are on the screen"
+        await pilot.press("escape")
+        app.redraw()
+        log = app.main.query_one("#events", EventLog).text
+        assert "check its cable" in " ".join(log.split())
 
 
 def type_ahead(app: HeteroApp, *keys: str) -> None:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hetero_tui.events import HostState
 from hetero_tui.ui import cells, columns
 from hetero_tui.ui.details import host_details
+from hetero_tui.ui.header import verdict
 from hetero_tui.ui.palette import DARK
+from remote_agent.states import RayState
 
 NAMES = ("mercer", "crosby", "macbook", "nas")
 
@@ -78,6 +80,32 @@ def test_what_is_old_says_how_old_and_what_is_unknown_says_so(scenarios) -> None
     assert " - " in said
     assert "n/a" in line(scenarios.training(), "macbook", scenarios.NOW)
     assert "n/a" in line(scenarios.fresh(), "nas", scenarios.NOW)
+
+
+def test_after_a_teardown_no_cell_says_what_a_sample_from_before_said(scenarios) -> None:
+    state, now = scenarios.training(), scenarios.NOW
+    crosby = state.host("crosby")
+    assert crosby.sample.ray is RayState.RUNNING
+    down = dataclasses.replace(crosby, state=HostState.READY, since=now + 2)
+    after = dataclasses.replace(state, hosts=(down,), run=None)
+    said = line(after, "crosby", now + 2)
+    assert "running" not in said
+    assert "0.5 ms" not in said, "there is no head"
+    assert "Ray" not in dict(host_details(down, None, now + 2))
+    stopped = dataclasses.replace(down, sampled=now + 3, sample=dataclasses.replace(down.sample, ray=RayState.NONE))
+    assert "not started" in line(dataclasses.replace(after, hosts=(stopped,)), "crosby", now + 3)
+
+
+def test_a_laptop_that_slept_shows_nothing_old_as_if_it_were_now(scenarios) -> None:
+    state, later = scenarios.training(), scenarios.NOW + 7200
+    said = line(state, "crosby", later)
+    assert "training 2 h 00 ago" in said
+    assert "939 Mb/s" not in said
+    assert "0.5 ms" not in said
+    pairs = dict(host_details(state.host("crosby"), state.run, later))
+    assert pairs["memory"].endswith("2 h 00 ago")
+    assert not pairs.keys() & {"CPU", "sensors", "link", "round trip"}
+    assert verdict(state, "", scenarios.NOW, DARK).style != verdict(state, "", later, DARK).style == DARK.muted
 
 
 def test_a_simulated_machine_always_says_so(scenarios) -> None:

@@ -47,3 +47,23 @@ async def test_an_editor_that_is_not_there_is_said_after_the_terminal_is_the_app
     monkeypatch.setattr(app, "suspend", Suspended)
     assert await outside.run(app, ["no-such-editor"]) == "no-such-editor: No such file or directory"
     assert left == [None], "an error would leave the terminal suspended"
+
+
+async def test_what_ssh_says_when_it_fails_is_said_by_the_app_which_is_drawn_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: App[None] = App()
+    monkeypatch.setattr(app, "suspend", nullcontext)
+    ssh = tmp_path / "ssh"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    async def ended(script: str) -> str:
+        ssh.write_text(f"#!/bin/sh\n{script}\n")
+        ssh.chmod(0o700)
+        return await outside.run(app, ["ssh", "nas"])
+
+    refused = "me@nas: Permission denied (publickey)."
+    assert await ended(f"echo hello >&2; printf '\\033[31m{refused}\\n' >&2; exit 255") == refused
+    told = "echo no terminal here >&2; echo Connection to 127.0.0.4 closed. >&2; exit 255"
+    assert await ended(told) == "no terminal here"
+    assert await ended("echo Connection to nas closed. >&2; exit 1") == "", "the user's last command failed, not ssh"

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from hetero_tui.events import HostLost, HostSampled, HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
+from hetero_tui.intents import TeardownPreview
 from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
 from hetero_tui.ui.cells import state_words
@@ -23,8 +24,9 @@ from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.screens.teardown import question_lines
 from hetero_tui.ui.screens.train import settings_lines
-from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
+from hetero_tui.ui.sentences import evaluation_words, farewell, idle_lines, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.faults import _cells as fault_cells
@@ -294,6 +296,19 @@ def test_the_outcome_gives_the_jobs_own_figures(scenarios) -> None:
         assert words in said
 
 
+def test_nothing_is_counted_as_not_ready_that_was_not_looked_at_yet(scenarios) -> None:
+    fresh = scenarios.fresh()
+    assert {host.state for host in fresh.hosts} == {HostState.UNKNOWN}
+    said = idle_lines(view_of(fresh, scenarios), 100, 3)[0].plain
+    assert said == "looking at 4 machines …"
+    assert "ready" not in foot(fresh, "digits", {})
+    ready = replace(fresh.hosts[0], state=HostState.READY)
+    some = replace(fresh, hosts=(ready, *fresh.hosts[1:]))
+    assert idle_lines(view_of(some, scenarios), 100, 3)[0].plain.startswith(
+        "1 of 4 machines ready, 3 still looked at: u"
+    )
+
+
 def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
     said = outcome_line(scenarios.failed().run, 120, view_of(scenarios.failed(), scenarios)).plain
     assert said == " ✕ text-7f3 failed at step 1,204   the loss is not a number   r resumes it"
@@ -442,3 +457,24 @@ def test_a_host_that_is_paused_can_be_drained_and_one_that_is_drained_can_not(sc
     assert drain_refusal(view, "pi") == f"pi does not take part in {state.run.run}."
     assert drain_refusal(view, "crosby") == "crosby is drained already."
     assert drain_refusal(view, "mercer") == "mercer is the last machine that trains. Press s to stop the run."
+
+
+def test_a_teardown_of_the_demo_does_not_promise_what_the_end_of_the_demo_takes() -> None:
+    preview = TeardownPreview(cluster="demo", running="", stops=(), unreachable=())
+
+    def stays(demo: bool) -> str:
+        return " ".join(line.plain for line in question_lines(preview, 70, DARK, demo=demo))
+
+    assert "environment" in stays(False)
+    assert "checkpoints, until the demo ends" in stays(True)
+    assert "environment" not in stays(True)
+
+
+@given(st.integers(20, 120))
+def test_the_foot_of_the_train_form_is_cut_at_no_word(width) -> None:
+    run = RunView(run="text-1", job="text", step=10, parameters=40_602)
+    whole = foot(State(cluster="lab", run=run), "text", {"num_iterations": "9"})
+    said = foot(State(cluster="lab", run=run), "text", {"num_iterations": "9"}, width)
+    assert whole.startswith(said)
+    assert whole[len(said) :] == "" or whole[len(said) :].startswith(", ")
+    assert len(said) <= max(width, len("0 of 0 hosts ready"))

@@ -408,7 +408,13 @@ async def test_hostile_lines_of_a_log_change_nothing_but_their_own(scenarios, op
         await pilot.press("6")
         await app.workers.wait_for_complete()
         before = app.main.query_one("#status", Lines).text
-        for line in ("\x1b[2J\x1b]0;title\x07[b]x[/b]", "y" * 10_000_000, "\ud800\u202e\x00", "a\nb\tc"):
+        for line in (
+            "\x1b[2J\x1b]0;title\x07[b]x[/b]",
+            "y" * 10_000_000,
+            "\ud800\u202e\x00",
+            "a\nb\tc",
+            "e" + "\u0301" * 10_000,
+        ):
             app.main.pane.add(scenarios.log_line("nas", "cpu", 0, line))
         app.redraw()
         await pilot.pause()
@@ -723,3 +729,19 @@ def test_a_line_of_a_log_in_wide_characters_is_all_there_and_begins_where_others
     assert max(map(cell_len, lines)) <= 60
     assert "".join(lines).count("梯") == 80
     assert len({cell_len(line[: line.index(first)]) for line, first in ((lines[0], "梯"), (lines[-1], "x"))}) == 1
+
+
+@pytest.mark.parametrize("length", [4, 8, 12])
+async def test_a_low_terminal_has_host_and_fault_in_a_line_and_the_marked_one_whole_at_once(
+    scenarios, open_app, length
+) -> None:
+    state = scenarios.faulty()
+    what = "its process ended, and its host has not answered for 1.1 s since"
+    faults = tuple(replace(fault, host="h" * length, what=what) for fault in state.run.faults)
+    app = open_app(replace(state, run=replace(state.run, faults=faults)))
+    async with app.run_test(size=(60, 15)) as pilot:
+        await pilot.press("4")
+        await pilot.pause()
+        assert "h" * length in app.main.pane.table.rows.marked_line
+        foot = " ".join(" ".join(line.plain for line in app.main.pane.table.query_one("#foot", Lines).lines).split())
+        assert what in foot

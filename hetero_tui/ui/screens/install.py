@@ -36,6 +36,8 @@ class InstallOrder:
 class InstallScreen(Dialog[None]):
     """One dialog for all three phases. Leaving it while it goes on does not end the installation."""
 
+    AUTO_FOCUS = "#install"  # not the field: on a low terminal that would scroll past the text
+
     def __init__(
         self,
         view: Callable[[], View],
@@ -57,9 +59,6 @@ class InstallScreen(Dialog[None]):
         yield button("Cancel", "leave")
         yield button("Send all from here", "send")
         yield button("Install", "install")
-
-    def on_mount(self) -> None:
-        self.query_one("#install").focus()
 
     def text(self, view: View, width: int) -> list[Text]:
         """The text of the phase that it is in."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 
 from textual.app import ComposeResult
-from textual.containers import Container
 from textual.geometry import Size
 from textual.screen import Screen
 
@@ -39,8 +38,7 @@ class MainScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Lines(id="status")
         yield Lines(id="tabs")
-        with Container(id="pane"):
-            yield self._panes[FLEET]
+        yield self._panes[FLEET]
         yield Lines(id="keys")
 
     @property
@@ -65,7 +63,7 @@ class MainScreen(Screen[None]):
             made: Pane = getattr(import_module(f"hetero_tui.ui.views.{name.lower()}"), f"{name}Pane")()
             self._panes[number] = made
             made.display = False
-            await self.query_one("#pane").mount(made)
+            await self.mount(made, before="#keys")
         if number != self.number:
             self._panes[self.number].display = False
             self.number = number

@@ -15,6 +15,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.keys import QUIT_FOR_GOOD
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
@@ -70,11 +71,13 @@ class TeardownScreen(Dialog[None]):
         if self._began is not None:
             return progress_lines(view, self._began, palette)
         self._preview = self._look()
-        return question_lines(self._preview, width, palette, view.busy)
+        return question_lines(self._preview, width, palette, view.busy, demo=view.quit_key is QUIT_FOR_GOOD)
 
 
-def question_lines(preview: TeardownPreview, width: int, palette: Palette, busy: str = "") -> list[Text]:
-    """What a teardown would do; ``busy`` is the operation under way."""
+def question_lines(
+    preview: TeardownPreview, width: int, palette: Palette, busy: str = "", *, demo: bool = False
+) -> list[Text]:
+    """What a teardown would do; ``busy`` is the operation under way. Of the ``demo`` nothing outlives the app."""
     paragraphs: list[Paragraph] = []
     if half_way(busy):
         paragraphs.append(("Under way", f"{busy}, which ends first", palette.warning))
@@ -84,7 +87,8 @@ def question_lines(preview: TeardownPreview, width: int, palette: Palette, busy:
         paragraphs.append(("" if index else "Will stop", stop, palette.foreground))
     if not preview.stops:
         paragraphs.append(("Will stop", "nothing is known to run; every machine is looked at", palette.foreground))
-    paragraphs.append(("Will stay", "the runs' records and checkpoints, and every Python environment", palette.muted))
+    stays = "the runs' records and checkpoints, " + ("until the demo ends" if demo else "and every Python environment")
+    paragraphs.append(("Will stay", stays, palette.muted))
     if preview.unreachable:
         names = ", ".join(preview.unreachable)
         word = "is" if len(preview.unreachable) == 1 else "are"

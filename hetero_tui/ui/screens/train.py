@@ -22,8 +22,9 @@ from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 
-_AROUND, _FIELDS, _TALLEST = 7, 6, 14
-"""Lines that border, mistakes, foot and buttons take; those of the two fields; and the most of the settings."""
+_AROUND, _MISTAKES, _FIELDS, _TALLEST = 7, 3, 6, 14
+"""Lines that border, mistakes, foot and buttons take; those of the mistakes in that; those of the two fields; and the
+most of the settings."""
 
 _WIDE = 100
 """Cells of the terminal from which jobs and settings stand beside each other."""
@@ -82,7 +83,7 @@ class TrainScreen(Dialog[None]):
         yield Static("Job", classes="label")
         yield Field(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
         yield Static("Settings", classes="label")
-        yield Field(placeholder="num_iterations=200 batch_size=64", id="settings", compact=True)
+        yield Field(placeholder="empty: the defaults; or name=value …", id="settings", compact=True)
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")
@@ -104,24 +105,28 @@ class TrainScreen(Dialog[None]):
         """Draw jobs, settings, mistakes and the foot."""
         super().draw(view)
         width, height = self.app.size
+        job, text = self.query_one("#job", Input).value.strip(), self.query_one("#settings", Input).value
+        mistakes, given = self._mistakes(job, text)
+        palette = view.palette
+        said = mistakes or ((self._refusal,) if self._refusal else ())
+        red = [Text(part, style=palette.bad) for line in said for part in wrapped(line, self.room)]
         known = self.query_one("#known", SettingsList)
         is_wide = width >= _WIDE
-        taken = _AROUND if is_wide else _AROUND + len(self.text(view, self.room)) + _FIELDS
-        room_below = min(_TALLEST, height - taken)
+        beside = len(self.text(view, self.room)) + _FIELDS
+        room_below = min(_TALLEST, height - _AROUND - (0 if is_wide else beside) - max(0, len(red) - _MISTAKES))
         known.display = room_below >= 3
         known.styles.height = max(1, room_below)
         self.set_class(is_wide, "wide")
-        job, text = self.query_one("#job", Input).value.strip(), self.query_one("#settings", Input).value
         typed = text.rpartition(" ")[2].partition("=")[0]
         if known.display:
             room = (min(width, 116) - 55) if is_wide else min(width, 76) - 9
             known.show(settings_lines(view, job, typed, max(20, room)))
-        mistakes, given = self._mistakes(job, text)
-        said = mistakes or ((self._refusal,) if self._refusal else ())
-        palette = view.palette
-        red = [Text(part, style=palette.bad) for line in said for part in wrapped(line, self.room)]
-        self._update("#mistake", Text("\n").join(red[:4]))
-        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given)
+        most = max(1, _MISTAKES + height - _AROUND - beside)
+        if len(red) > most:
+            rest = "… and more" if mistakes else "… and more: the events have all of it"
+            red = [*red[: most - 1], Text(rest, style=palette.bad)]
+        self._update("#mistake", Text("\n").join(red))
+        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
         self._update("#order-foot", Text(foot, style=palette.foreground))
 
     def _update(self, name: str, text: Text) -> None:

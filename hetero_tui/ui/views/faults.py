@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from rich.text import Text
 from textual.app import ComposeResult
 
@@ -12,7 +15,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
-from hetero_tui.ui.header import age_of
+from hetero_tui.ui.header import age_of, is_out_of_sight
 from hetero_tui.ui.keys import without
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -20,11 +23,12 @@ from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 from remote_agent.states import RunState
 
+_HOST, _WHAT = Col(title="HOST", width=12), Col(title="WHAT", width=20, grows=True)
 _COLUMNS = (
     Col(title="#", width=3, right=True),
     Col(title="TIME", width=8, rank=3),
-    Col(title="HOST", width=12),
-    Col(title="WHAT", width=20, grows=True),
+    _HOST,
+    _WHAT,
     Col(title="DONE", width=18, rank=2, grows=True),
     Col(title="STALL", width=7, right=True, rank=1),
     Col(title="BACK", width=16),
@@ -48,16 +52,18 @@ class FaultsPane(Pane):
         self.give_heights({"faults": height})
         inside = width - INSIDE - CURSOR
         faults = list(reversed(run.faults)) if run is not None else []
+        columns = _columns(faults)
         if self.table.sorted_by:
             faults.sort(key=_ORDERS[self.table.sorted_by])
         entries = [
-            Entry(key=str(fault.number), line=table_line(_COLUMNS, _cells(fault, view), inside)) for fault in faults
+            Entry(key=str(fault.number), line=table_line(columns, _cells(fault, view), inside)) for fault in faults
         ]
-        chosen = next((fault for fault in faults if str(fault.number) == self.table.rows.marked), None)
-        below = _whole(chosen, view, inside) if chosen is not None else []
+        marked = self.table.rows.marked or (entries[0].key if entries else None)  # of the first picture the first one
+        chosen = next((fault for fault in faults if str(fault.number) == marked), None)
+        below = _whole(chosen, columns, view, inside) if chosen is not None else []
         self.table.fill(
             f"Faults of {run.run}" if run is not None else "Faults",
-            titles_line(_COLUMNS, inside, palette),
+            titles_line(columns, inside, palette),
             entries,
             palette,
             (*below, *foot(run, view, inside, palette)),
@@ -74,6 +80,14 @@ class FaultsTable(Table):
     """The faults; sorted by time unless asked for otherwise."""
 
     orders = ("", *_ORDERS)
+
+
+def _columns(faults: Sequence[Fault]) -> list[Col]:
+    """The columns; hosts with short names leave their room to what happened."""
+    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
+    host = replace(_HOST, width=min(longest, _HOST.width))
+    what = replace(_WHAT, width=_WHAT.width + _HOST.width - host.width)
+    return [{_HOST: host, _WHAT: what}.get(column, column) for column in _COLUMNS]
 
 
 def _cells(fault: Fault, view: View) -> list[Text]:
@@ -106,6 +120,8 @@ def _stall(fault: Fault, view: View) -> str:
         return "to end"
     last = furthest(run) if run is not None and not run.state.final else None
     if last is not None and last.time <= fault.time and fault.stall_with is None:
+        if is_out_of_sight(view.state, view.now):
+            return fmt.UNKNOWN
         return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
@@ -118,11 +134,11 @@ def _ended(fault: Fault, run: RunView) -> bool:
     return last.time <= fault.time if last is not None else not run.step
 
 
-def _whole(fault: Fault, view: View, width: int) -> list[Text]:
+def _whole(fault: Fault, all_columns: Sequence[Col], view: View, width: int) -> list[Text]:
     """The fault with what its line has no room for; nothing where that has it all."""
     cells = _cells(fault, view)
-    columns = fitting(_COLUMNS, width)
-    if len(columns) == len(_COLUMNS) and all(cells[place].cell_len <= room for place, _, room in columns):
+    columns = fitting(all_columns, width)
+    if len(columns) == len(all_columns) and all(cells[place].cell_len <= room for place, _, room in columns):
         return []
     _, when, host, what, done, stall, _ = (cell.plain for cell in cells)
     done = f"; {done}" if fault.done else ""

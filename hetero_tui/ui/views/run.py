@@ -9,6 +9,7 @@ from textual.containers import Container, Vertical
 from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, SIDE_BY_SIDE
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.curve import Points, curve, loss_blocks, scale_label, smoothed
 from hetero_tui.ui.draw.phases import is_starting, phases_lines, start_title
 from hetero_tui.ui.draw.stages import bubble_words, stages_lines, stages_title
@@ -64,7 +65,8 @@ class RunPane(Pane):
             self.set_class(False, "side-by-side")
             self.query_one("#right").display = False
             self.titled("loss", start_title(view.state) if starting else "Run")
-            lines = phases_lines(view.state, view.now, width - INSIDE, palette) if starting else _nothing(run, view)
+            inside = width - INSIDE
+            lines = phases_lines(view.state, view.now, inside, palette) if starting else _nothing(run, view, inside)
             self.lines("loss").show(lines)
             if outcome and run is not None:
                 self.lines("outcome").show([outcome_line(run, width, view)])
@@ -149,7 +151,7 @@ def _steps(run: RunView) -> str:
     return f"mean of {fmt.plural(len(run.recent), 'step')}" if run.recent else ""
 
 
-def _nothing(run: RunView | None, view: View) -> list[Text]:
+def _nothing(run: RunView | None, view: View, width: int) -> list[Text]:
     palette = view.palette
     if not view.state.hosts:
         return [Text(NO_HOSTS, style=palette.foreground)]
@@ -159,4 +161,5 @@ def _nothing(run: RunView | None, view: View) -> list[Text]:
             Text("No run is going on." if view.state.runs else "No run yet.", style=palette.foreground),
             Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
-    return [Text(f"{run.run} made no step.", style=palette.foreground), Text(run.detail, style=palette.muted)]
+    why = [Text(part, style=palette.muted) for part in wrapped(run.detail, width)]
+    return [Text(f"{run.run} made no step.", style=palette.foreground), *why]

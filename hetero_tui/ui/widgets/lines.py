@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -25,6 +25,7 @@ class Lines(ScrollView, can_focus=False):
         super().__init__(id=id, classes=classes)
         self._lines: tuple[Text, ...] = ()
         self._keys: tuple[object, ...] = ()
+        self._base: Style | None = None
 
     def show(self, lines: Iterable[Text]) -> None:
         """Show ``lines``; only those that differ from what is on the screen are drawn again."""
@@ -51,10 +52,14 @@ class Lines(ScrollView, can_focus=False):
         """What is shown."""
         return self._lines
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._base = self.rich_style  # the same for all of them, and as costly as a line
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """The cells of the line ``y`` lines below the top of what is seen."""
         index = y + self.scroll_offset.y
-        base = self.rich_style
+        base = self._base or self.rich_style
         if index >= len(self._lines):
             return Strip.blank(self.size.width, base)
         return self.strip(index, base)

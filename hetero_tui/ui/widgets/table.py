@@ -77,9 +77,9 @@ class Rows(Lines, can_focus=True):
 
     @property
     def in_sight(self) -> range:
-        """The places of the entries that are seen, or will be next."""
-        top, height = self.scroll_offset.y, max(1, self.size.height)
-        return range(top - height, top + 2 * height)
+        """The places of the entries that are seen; those that come into sight are drawn again at once."""
+        top = self.scroll_offset.y
+        return range(top, top + max(1, self.size.height))
 
     def show_entries(self, entries: Sequence[Entry], highlight: Style) -> None:
         """Show one line an entry; the cursor stays on its entry, or near it where that is gone."""
