@@ -37,8 +37,9 @@ from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
 from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.additivity import LOOK_S, Additivity
+from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.profiling import LOOK_S
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
 from remote_agent.training.worker.device.untouched import stirred
 from remote_agent.training.worker.stage import OwnWeights, Stage, optimizer_over, owned, peers

@@ -51,9 +51,6 @@ LOG = logging.getLogger(__name__)
 SAMPLES = 12
 """Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
 
-LOOK_S = 1.0
-"""Seconds that their loss may take; on a slow device they are fewer."""
-
 GRADIENTS = 64
 """Numbers of each parameter's gradient that are compared, at most."""
 
@@ -135,7 +132,7 @@ class Additivity:
                 if not full and (isinstance(error, JobError) or self._computer.most != 1):
                     raise
                 self._indices = self._indices[::2] if full else self._indices[:1]
-            self._leave_no_gradient()
+            nn.Module.zero_grad(self._model)
             self._restore()
             devices.release_memory(self._computer.device)
         return Findings(batch_statistics=self._statistics, unchecked=True)
@@ -143,7 +140,7 @@ class Additivity:
     def _checked(self) -> Findings:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
-            self._leave_no_gradient()
+            nn.Module.zero_grad(self._model)
             first = held_values.reached(self._owner, self._model)
             taken = batches.taken(self._computer, self._indices)
             one = self._see(0, count, 1)
@@ -246,13 +243,13 @@ class Additivity:
                 raise
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
-            self._leave_no_gradient()
+            nn.Module.zero_grad(self._model)
         self._apart = apart(whole, left, right, again, self._coarse)
         return "" if adds_up(whole, left, right, again, self._coarse) else notes.BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool, seed: int = 1) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
-        self._leave_no_gradient()
+        nn.Module.zero_grad(self._model)
         self._restore()
         seed_everything(seed, self._computer.device)
         part = self._computer.probe(self._indices[begin:end], 0, begin)
@@ -269,10 +266,6 @@ class Additivity:
                 numbers = torch.view_as_real(numbers).flatten()
             found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].cpu().double())
         return found
-
-    def _leave_no_gradient(self) -> None:
-        for parameter in self._model.parameters():
-            parameter.grad = None
 
     def _refuse_own_backward(self) -> None:
         if any(parameter.grad is not None for parameter in self._model.parameters()):

@@ -22,7 +22,7 @@ from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, memory, trained
-from remote_agent.training.worker.device.additivity import LOOK_S, Additivity
+from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.costs import ReadyTimes
@@ -42,6 +42,9 @@ OTHERS_HINT = (
 
 RESIZED = "compute the loss of one batch in create_model, so that it has its shape when training begins"
 """What to do about a buffer that gets its shape in the first call, as the observers of quantization do."""
+
+LOOK_S = 1.0
+"""Seconds that the loss of the samples may take that are compared in several ways; on a slow device they are fewer."""
 
 LEAST_SAMPLES = 4
 """Samples that are compared in any case."""
