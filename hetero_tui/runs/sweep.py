@@ -142,7 +142,10 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
         raise ValueError("is not NAME=LOW..HIGH or NAME=ONE,OTHER")
     if name not in known and not is_open:
         meant = nearest(name, known)
-        raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
+        # The initials of a setting stand for it, as in papers: lr. A job of which only its host knows all may have one.
+        if "".join(word[:1] for word in meant.split("_")) != name:
+            raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
+        name = meant
     if ".." not in values:
         choices = tuple(value.strip() for value in values.split(","))
         if len(choices) < 2 or not all(choices) or len(set(choices)) < len(choices):
