@@ -16,7 +16,11 @@ def test_every_setting_has_an_example_that_is_not_its_default() -> None:
     names = [field.name for field in dataclasses.fields(TrainingConfig)]
     assert sorted(names) == sorted(reference.EXAMPLES)
     for name, value in reference.EXAMPLES.items():
-        needed = {"early_stopping": {"keep_best": "val_loss"}, "quantize": {"lora_rank": "4"}}
+        needed = {
+            "early_stopping": {"keep_best": "val_loss"},
+            "quantize": {"lora_rank": "4"},
+            "lora_targets": {"lora_rank": "4"},
+        }
         with_others = needed.get(name, {})
         made = TrainingConfig.from_settings({name: value, **with_others})
         default = getattr(TrainingConfig(), name)

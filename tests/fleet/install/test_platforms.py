@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.fleet.install.on_host import _hint
+from hetero_tui.fleet.install.on_host import hint_for
 from hetero_tui.fleet.install.platforms import System, why_unfit
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.inventory.file import load
@@ -63,7 +63,7 @@ def test_which_systems_have_packages(system: System, says: str) -> None:
     ],
 )
 def test_what_is_said_to_do_fits_why_it_failed(cause: str, says: str) -> None:
-    assert says in _hint(cause)
+    assert says in hint_for(cause, Sources())
 
 
 async def test_a_home_folder_below_which_ray_can_use_no_python_is_said_before_anything_is_sent(

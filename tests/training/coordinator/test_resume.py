@@ -50,7 +50,7 @@ class Job:
 
     def loss(self, model, batch):
         Job.weights_seen.add(float(model[0].bias.detach()[0]))
-        if len(Job.weights_seen) == 7 and os.environ.get("TEST_HOST") in DYING:
+        if len(Job.weights_seen) == MEASURED_WITH + 7 and os.environ.get("TEST_HOST") in DYING:
             os.kill(os.getpid(), signal.SIGKILL)
         while len(Job.weights_seen) > HELD_AFTER and not os.path.exists(RELEASED):
             time.sleep(0.01)  # the coordinator is killed meanwhile
@@ -63,11 +63,20 @@ OPTIMIZERS = {
 }
 SIZE, BATCH = 50, 12
 
+MEASURED_WITH = 3
+"""Other weights that the loss sees where a device is measured, and where a step's loss is looked at once more."""
+
 
 def job(folder: Path, optimizer: str = "adamw", dying: str = "", held_after: int = 1000) -> str:
     """Its workers wait in the step after ``held_after`` others of theirs, until the coordinator was killed."""
-    source = JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer]).replace("DYING", repr(tuple(dying)))
-    return source.replace("HELD_AFTER", str(held_after)).replace("RELEASED", repr(str(folder / "released")))
+    source = (
+        JOB.replace("MEASURED_WITH", str(MEASURED_WITH))
+        .replace("OPTIMIZER", OPTIMIZERS[optimizer])
+        .replace("DYING", repr(tuple(dying)))
+    )
+    return source.replace("HELD_AFTER", str(MEASURED_WITH + held_after)).replace(
+        "RELEASED", repr(str(folder / "released"))
+    )
 
 
 def until_saved(run: Any, count: int) -> None:
