@@ -85,6 +85,9 @@ UNHEARD_S = 3600.0
 ACCOUNT_S = 5.0
 """Until the actors of a killed coordinator must have reported their state to its successor."""
 
+LAST_SILENT_S = 15.0
+"""Until the last worker, with which the weights would go, is lost for its silence: code may hold Python's lock."""
+
 SERVER_SILENT_S = 3.0
 """Until a shard's process that is silent, and no worker on its host with it, is lost: its copy is gone back to."""
 

@@ -24,7 +24,7 @@ from remote_agent.training.coordinator.recovery.liveness import check_beats, che
 from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.deadlines import HANGS_S, HUNG_DEADLINES, LOOK_S, PING_S, given_up_after, late_after
+from remote_agent.training.deadlines import HUNG_DEADLINES, LAST_SILENT_S, LOOK_S, PING_S, given_up_after, late_after
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import Failed, ShardLinkDown
 from remote_agent.training.shared.rpc import Ref
@@ -194,7 +194,7 @@ class Driver:
             return policy.Died(beat.ended)
         # The weights would go with the last one, and code that holds Python's lock for seconds keeps it from answering.
         bears_all = not self._on_server and self._session.members == [member]
-        if beat.is_silent and not (bears_all and beat.silent_s < HANGS_S):
+        if beat.is_silent and not (bears_all and beat.silent_s < LAST_SILENT_S):
             return policy.Silent(beat.silent_s)
         work = owed(member, beat.pulse.done)
         if work is None:
