@@ -1,9 +1,8 @@
 """Packs the user's job for the workers, with its modules, and unpacks it there.
 
 A module of the user's is sent by value, with its present state: its functions and classes are rebuilt without the file,
-and whatever else the file did is not done again. Some things can't be sent so: a lock, ``functools.cached_property``, a
-function of ``torch.jit`` or ``torch.compile``, an operator. Then the workers import the file, and get the state of its
-plain values with it.
+and whatever else the file did is not done again. Some things can't be sent so: a lock, a function of ``torch.jit`` or
+``torch.compile``, an operator. Then the workers import the file, and get the state of its plain values with it.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def dumps(factory: Any, least: int = BY_VALUE) -> bytes:
         JobError: the job holds something that can't be sent, for example an open file.
     """
     module = inspect.getmodule(factory if inspect.isclass(factory) else type(factory))
-    _send_by_name()
+    send_by_name()
     first: Exception | None = None
     for way in range(least, BY_NAME + 1):
         try:
@@ -145,7 +144,7 @@ def _imported(job: Imported) -> ModuleType:
         raise
 
 
-def _send_by_name() -> None:
+def send_by_name() -> None:
     """Have modules of unusual types sent by their names, such as ``torch.classes`` and ``torch.backends.cudnn``.
 
     Code that names ``torch`` and some attribute ``classes`` is taken by cloudpickle to need that module.
@@ -154,23 +153,44 @@ def _send_by_name() -> None:
     for kind in set(map(type, there)):
         if issubclass(kind, ModuleType) and kind is not ModuleType:
             copyreg.pickle(kind, _by_name)
-    for kind in (functools._lru_cache_wrapper, typing.NewType):  # noqa: SLF001 - it has no other name
-        copyreg.pickle(kind, _if_importable)
+    copyreg.pickle(functools._lru_cache_wrapper, _cached_function)  # noqa: SLF001 - it has no other name
+    copyreg.pickle(functools.cached_property, _cached_property)
+    copyreg.pickle(typing.NewType, _new_type)
 
 
 def _by_name(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str]]:
     return importlib.import_module, (module.__name__,)
 
 
-def _if_importable(made: Any) -> str:
-    """The name of what pickle sends by its name alone.
+def _is_importable(made: Any) -> bool:
+    """Whether workers find by its name what pickle would send by its name alone."""
+    by_value = ("__main__", *cloudpickle.list_registry_pickle_by_value())
+    return made.__module__ not in by_value and "<locals>" not in made.__qualname__
 
-    Raises:
-        TypeError: its module is sent by value, so workers can't import it.
-    """
-    if made.__module__ in cloudpickle.list_registry_pickle_by_value():
-        raise TypeError(f"cannot pickle {made.__qualname__!r} of {made.__module__} by value")
-    return str(made.__qualname__)
+
+def _cached_function(made: Any) -> str | tuple[Callable[..., Any], tuple[Any, ...]]:
+    if _is_importable(made):
+        return str(made.__qualname__)
+    return _cached, (made.__wrapped__, made.cache_parameters())
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(made: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Until Python 3.12 it has a lock."""
+    return _property, (made.func, made.attrname)
+
+
+def _property(function: Callable[..., Any], name: str) -> Any:
+    made = functools.cached_property(function)
+    made.__set_name__(object, name)
+    return made
+
+
+def _new_type(made: Any) -> str | tuple[Any, tuple[Any, ...]]:
+    return str(made.__qualname__) if _is_importable(made) else (typing.NewType, (made.__name__, made.__supertype__))
 
 
 def _is_sent(module: ModuleType) -> bool:

@@ -21,7 +21,7 @@ from hetero_tui.runs.code import collect
 from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code import inert, job_code
+from remote_agent.training.user_code import inert, job_code, sending
 from remote_agent.training.user_code.user_errors import as_job_error
 from tests.training.conftest import Launch
 
@@ -335,6 +335,15 @@ class Job:
 
     blob = apart(made)
     assert apart(lambda: job.loads(blob).loss(None, None)) == 7
+
+
+def test_a_function_of_a_script_that_remembers_is_sent() -> None:
+    """Pickle would send its name alone, which means another module in a worker's process."""
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec("import functools\n@functools.cache\ndef sum_to(n): return n and n + sum_to(n - 1)", script)
+    sending.send_by_name()
+    blob = cloudpickle.dumps(script["sum_to"])
+    assert apart(lambda: cloudpickle.loads(blob)(4)) == 10
 
 
 def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
