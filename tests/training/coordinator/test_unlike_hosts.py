@@ -127,8 +127,9 @@ def test_what_create_model_draws_from_a_generator_of_the_module_is_not_what_the_
 def test_a_learning_rate_of_one_host_s_own_is_refused_wherever_it_makes_the_step(
     launch: Any, settings: dict[str, Any]
 ) -> None:
-    event = refused(launch(job(RATE="0.2 if HOST() == 'b' else 0.1"), "ab", **SETTINGS, **settings))
-    assert event["host"] == "b"
+    hosts = ("a", "b") if settings["strategy"] == "pipeline" else ("b",)  # which one gets layers, the planner decides
+    event = refused(launch(job(RATE=f"0.2 if HOST() in {hosts} else 0.1"), "ab", **SETTINGS, **settings))
+    assert event["host"] in hosts
     assert event["cause"] == "lr of the optimizer's group 0 in step 1 is 0.2 here, and 0.1 on the coordinator's host"
     assert "create_optimizer" in event["hint"]
 
