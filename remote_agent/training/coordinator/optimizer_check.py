@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from remote_agent.kinds import nearest
+from remote_agent.settings import names
 from remote_agent.strategies import AUTO
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import kind_of
@@ -97,6 +99,10 @@ class _Noting(TrainingConfig):
         read: set[str] = own.get("_read", set())  # dataclasses.replace(config) asks for all, and makes one without
         read.update(own if name == "__dict__" else (name,))
         return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        meant = nearest(name, names())
+        raise AttributeError(f"the config has no {name!r}" + (f"; did you mean {meant!r}?" if meant else ""))
 
 
 def _noting(config: TrainingConfig) -> tuple[TrainingConfig, set[str]]:

@@ -152,7 +152,7 @@ def ready(
             apart = findings.kinds_apart(config, [candidate.opened.device for candidate in candidates])
             if apart and not again:
                 journal.write(protocol.Notice, step=order.done, host=request.host, text=apart)
-            tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
+            tell(f"each of the workers ({len(candidates)}) measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, config.slice_deadline_s, crashes)
             measured = measured.moving(
                 flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)

@@ -103,3 +103,12 @@ def test_a_sweep_over_a_setting_without_effect_is_refused() -> None:
     with pytest.raises(JobError, match="the trials differ in learning_rate, which has no effect: the job's create_opt"):
         optimizer_check.check(asked, MODEL)
     optimizer_check.check(replace(asked, job=replace(asked.job, factory=UsesRate())), MODEL)
+
+
+def test_a_misspelt_setting_in_create_optimizer_is_named_with_the_one_that_is_meant() -> None:
+    class Misspells:
+        def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+            return torch.optim.SGD(model.parameters(), lr=config.learning_rat)  # type: ignore[attr-defined]
+
+    with pytest.raises(JobError, match="the config has no 'learning_rat'; did you mean 'learning_rate'"):
+        optimizer_check.check(request(Misspells(), TrainingConfig()), nn.Linear(1, 1))
