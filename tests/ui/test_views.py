@@ -215,10 +215,12 @@ def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scen
     assert "250 ms" not in rebalanced
 
 
-def test_the_prediction_of_a_step_is_that_of_the_workers_of_now(scenarios) -> None:
+def test_a_corrected_prediction_stands_beside_the_first_one(scenarios) -> None:
     run = scenarios.training().run
     last = replace(run.recent[-1], predicted_s=0.9)
-    assert "predicted 900 ms" in title_of_plan(replace(run, recent=(*run.recent[:-1], last)), run.plan, 200)
+    assert "predicted 250 ms, now 900 ms, " in title_of_plan(
+        replace(run, recent=(*run.recent[:-1], last)), run.plan, 200
+    )
 
 
 def reasons_text(run, plan) -> str:

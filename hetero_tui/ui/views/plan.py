@@ -78,10 +78,13 @@ class PlanPane(Pane):
 def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
     """The strategy, and the predicted time of a step beside the measured one, in words that fit."""
     predicted, measured = plan.predicted_step_s, run.step_seconds
-    if run.recent and run.recent[-1].predicted_s is not None:
-        predicted = run.recent[-1].predicted_s  # of the workers of now
-    off = f" ({measured / predicted - 1:+.0%})" if predicted and measured else ""
-    times = f"predicted {fmt.milliseconds(predicted)}, measured {fmt.milliseconds(measured)}{off}"
+    times = f"predicted {fmt.milliseconds(predicted)}"
+    corrected = run.recent[-1].predicted_s if run.recent else None  # by what steps took, or for the workers of now
+    if corrected is not None and corrected != predicted:
+        predicted = corrected
+        times += f", now {fmt.milliseconds(corrected)}"
+    off = f" ({round(100 * (measured / predicted - 1)):+d}%)" if predicted and measured else ""
+    times += f", measured {fmt.milliseconds(measured)}{off}"
     title = f"{run.run}: {plan.strategy}, a step {times}"
     return title if len(title) <= width else f"{plan.strategy}, {times}"
 
