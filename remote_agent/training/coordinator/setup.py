@@ -152,7 +152,8 @@ def ready(
             apart = findings.kinds_apart(config, [candidate.opened.device for candidate in candidates])
             if apart and not again:
                 journal.write(protocol.Notice, step=order.done, host=request.host, text=apart)
-            tell(f"each of the workers ({len(candidates)}) measures slices of the job's own samples")
+            there = f"{len(candidates)} workers are" if len(candidates) > 1 else "1 worker is"
+            tell(f"{there} there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, config.slice_deadline_s, crashes)
             measured = measured.moving(
                 flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)
