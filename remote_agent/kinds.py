@@ -67,12 +67,17 @@ class Required:
         return "" if value else f"has to be given: {self.what}"
 
 
+def initials(name: str) -> str:
+    """``lr`` of ``learning_rate``."""
+    return "".join(word[:1] for word in name.split("_"))
+
+
 def nearest(name: str, valid: Collection[str], *, alike: float = 0.5) -> str:
     """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for; empty: none.
 
     ``alike``, from 0 to 1, says how similar a misspelled name has to be.
     """
-    short = [known for known in valid if "".join(word[:1] for word in known.split("_")) == name]
+    short = [known for known in valid if initials(known) == name]
     close = short or difflib.get_close_matches(name, valid, n=1, cutoff=alike)
     return close[0] if close else ""
 

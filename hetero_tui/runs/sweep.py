@@ -20,7 +20,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent import settings as fields
 from remote_agent.goals import Goal
-from remote_agent.kinds import convert, nearest
+from remote_agent.kinds import convert, initials, nearest
 from remote_agent.search import Parameter, Search
 
 STEP = "sweep"
@@ -143,7 +143,7 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
     if name not in known and not is_open:
         meant = nearest(name, known)
         # The initials of a setting stand for it, as in papers: lr. A job of which only its host knows all may have one.
-        if "".join(word[:1] for word in meant.split("_")) != name:
+        if initials(meant) != name:
             raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
         name = meant
     if ".." not in values:

@@ -225,8 +225,9 @@ class Profiler:
     def _limit(self, sizes: Sequence[int], batch: int) -> str:
         """Lower what is computed at a time to what fits into memory. Returns a sentence for the plan."""
         largest = min(sizes[-1], self._computer.most or sizes[-1])
-        bearable = lambda: min(largest, self._bearable())  # noqa: E731
-        limit = memory.find(self._device, self._compute, min(SMALLEST, largest), bearable, batch)
+        limit = memory.find(
+            self._device, self._compute, min(SMALLEST, largest), lambda: min(largest, self._bearable()), batch
+        )
         most = self._computer.most
         if limit.most is not None and (most is None or limit.most < most):
             self._computer.most = limit.most
