@@ -244,21 +244,19 @@ def between(
     Between two hosts it goes out of the one's link and, from when that begins, into the other's. From a host to itself
     means between it and Ray's head, with ``out`` to there.
     """
-    kernel, left = here.kernel, 2
+    kernel = here.kernel
     message = _Message(None if here is there and not out else here, None if here is there and out else there, arrives)
 
-    def carried() -> None:
-        kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), message)
-
     if here is there or not size or not (here.rate or there.rate):
-        carried()
+        kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), message)
         return
+    left = 2
 
     def through() -> None:
         nonlocal left
         left -= 1
         if not left:
-            carried()
+            kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), message)
 
     here.out.carry(sender, size, lambda: there.into.carry(sender, size, lambda: None, through), through)
 

@@ -6,6 +6,7 @@ the user's own files are shown; where there are none (the default loss, a model 
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import re
@@ -112,6 +113,7 @@ class Frame:
         return linecache.getline(self.file, self.line).strip()
 
 
+@functools.lru_cache(maxsize=4096)  # resolving a path asks the file system once for each of its folders
 def is_users_own(file: str) -> bool:
     """Whether a file of code is neither ours nor Python's nor an installed library's."""
     if file.startswith("<") and not file.startswith("<ipython"):
