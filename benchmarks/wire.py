@@ -172,7 +172,7 @@ def reduce(place: dict[str, Any], address: str, numel: int) -> None:
     say(ready=True)
     for _ in sys.stdin:
         before = counters()
-        group.sum(gradient, lambda: None)
+        group.sum([gradient], lambda: None)
         ended, after = time.monotonic(), counters()
         say(ended=ended, sent=after[0] - before[0], received=after[1] - before[1])
 

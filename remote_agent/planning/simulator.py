@@ -52,9 +52,6 @@ HANDLED = "chunks through threads and processors, by an exchange of a host with 
 CALL = "one call of an actor"
 """Sources of terms."""
 
-RING_OPERATIONS = 2
-"""Reductions of a step with ``allreduce`` that nothing hides: of the gradient, and of what its samples weigh."""
-
 RING_TOUCHES = 2
 """Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
 
@@ -168,10 +165,10 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
                 channel.carry(each, 0.0)
         busy = {channel.name: channel.busy for channel in network.all}
     latency = max(host.latency_s for host, _ in devices) if len(apart) > 1 else 0.0
-    half_turns = RING_OPERATIONS * 2 * (hosts - 1)
+    half_turns = 2 * (hosts - 1)
     ring = max(busy.values(), default=0.0) + half_turns * latency / 2
     touch = max(host.touch_s for host, _ in devices) * survey.work.parameters
-    on_host = RING_OPERATIONS * (3 if hosts > 1 else 2) * (most - 1)  # summed there, and the others' sums handed on
+    on_host = (3 if hosts > 1 else 2) * (most - 1)  # summed there, and the others' sums handed on
     handling = (half_turns + on_host) * turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
     step = max(device.step_s for _, device in devices)
     terms = (

@@ -617,9 +617,10 @@ class Gloo:
     def close(self) -> None:
         self.give_up()
 
-    def sum(self, tensor: Tensor, moved: Callable[[], None]) -> None:
-        self._reduce(tensor, lambda parts: functools.reduce(torch.add, parts))
-        moved()
+    def sum(self, tensors: Sequence[Tensor], moved: Callable[[], None]) -> None:
+        for tensor in tensors:
+            self._reduce(tensor, lambda parts: functools.reduce(torch.add, parts))
+            moved()
 
     def largest(self, tensor: Tensor) -> None:
         self._reduce(tensor, lambda parts: torch.stack(parts).amax(0))

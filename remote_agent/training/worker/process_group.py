@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -104,40 +104,42 @@ class ProcessGroup:
         groups, self._groups = self._groups, []
         threading.Thread(target=groups.clear, name="leave-group", daemon=True).start()
 
-    def sum(self, tensor: Tensor, moved: Callable[[], None]) -> None:
-        """Replace ``tensor`` (CPU, shape ``(numel,)``) by its sum over all members, the same bits on each of them.
+    def sum(self, tensors: Sequence[Tensor], moved: Callable[[], None]) -> None:
+        """Replace each tensor (CPU, shape ``(numel,)``) by its sum over all members, the same bits on each of them.
 
         Args:
-            tensor: of a dtype that gloo knows, and of the same size everywhere.
+            tensors: of dtypes that gloo knows, and of the same sizes everywhere; a small one does not wait for a
+                large one before it.
             moved: called after each piece.
 
         Raises:
-            GroupBroken: the contents of ``tensor`` are lost.
+            GroupBroken: the contents of ``tensors`` are lost.
         """
-        self._reduce(tensor, ReduceOp.SUM, moved)
+        self._reduce(tensors, ReduceOp.SUM, moved)
 
     def largest(self, tensor: Tensor) -> None:
         """Replace ``tensor`` (CPU) by the largest of all members, element by element; raises as :meth:`sum`."""
-        self._reduce(tensor, ReduceOp.MAX, lambda: None)
+        self._reduce([tensor], ReduceOp.MAX, lambda: None)
 
     def from_first(self, tensor: Tensor, moved: Callable[[], None]) -> None:
         """Replace ``tensor`` (CPU, shape ``(numel,)``) by that of the first member; raises as :meth:`sum`."""
-        self._in_pieces(tensor, [(_LEADERS, _first()), (_HOST, _first())], moved)
+        self._in_pieces([tensor], [(_LEADERS, _first()), (_HOST, _first())], moved)
 
-    def _reduce(self, tensor: Tensor, operation: ReduceOp.RedOpType, moved: Callable[[], None]) -> None:
+    def _reduce(self, tensors: Sequence[Tensor], operation: ReduceOp.RedOpType, moved: Callable[[], None]) -> None:
         options = torch_distributed.AllreduceOptions()
         options.reduceOp = ReduceOp(operation)
         steps: list[tuple[int, Any]] = [(_HOST, options), (_LEADERS, options)]
         if self._is_split:
             steps.append((_HOST, _first()))
-        self._in_pieces(tensor, steps, moved)
+        self._in_pieces(tensors, steps, moved)
 
-    def _in_pieces(self, tensor: Tensor, steps: list[tuple[int, Any]], moved: Callable[[], None]) -> None:
+    def _in_pieces(self, tensors: Sequence[Tensor], steps: list[tuple[int, Any]], moved: Callable[[], None]) -> None:
         """Take each piece through the steps (level, options); the next ones are under way before one has ended.
 
         All members of a level begin its operations in the same order, also those without a part in a step between.
         """
-        on_their_way = [self._through(piece, steps, moved) for piece in torch.split(tensor, PIECE)]
+        pieces = (piece for tensor in tensors for piece in torch.split(tensor, PIECE))
+        on_their_way = [self._through(piece, steps, moved) for piece in pieces]
         for turn in range(len(on_their_way) + len(steps)):
             for piece in reversed(on_their_way[max(0, turn - len(steps)) : turn + 1]):
                 next(piece, None)

@@ -306,15 +306,16 @@ class Reduction:
 
     def _over(self, group: ProcessGroup, facts: Tensor, counters: Tensor) -> None:
         """Replace the flat gradients and these values by their sums over the members, and counters by the maximum."""
-        for position, buffer in enumerate(self._flats):
-            staged = self._staged[position]
-            own = staged.data_ptr() == buffer.data_ptr()
-            if not own:
-                staged.copy_(_real(buffer))
-            group.sum(staged, self._count)
-            if not own:
-                _real(buffer).copy_(staged)
-        group.sum(facts, self._count)
+        apart = [
+            (_real(buffer), staged)
+            for buffer, staged in zip(self._flats, self._staged, strict=True)
+            if staged.data_ptr() != buffer.data_ptr()
+        ]
+        for buffer, staged in apart:
+            staged.copy_(buffer)
+        group.sum([*self._staged, facts], self._count)
+        for buffer, staged in apart:
+            buffer.copy_(staged)
         if len(counters):
             group.largest(counters)
 

@@ -49,7 +49,7 @@ def main() -> None:
 
     def summed(membership: GroupMembership) -> list[float]:
         tensor = torch.ones(3)
-        ProcessGroup(membership, ADDRESS).sum(tensor, lambda: None)
+        ProcessGroup(membership, ADDRESS).sum([tensor], lambda: None)
         numbers: list[float] = tensor.tolist()
         return numbers
 

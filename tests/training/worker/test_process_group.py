@@ -54,7 +54,7 @@ def formed(pool: ThreadPoolExecutor, invited: tuple[GroupMembership, ...]) -> li
 
 
 def summed(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
-    group.sum(tensor, lambda: None)
+    group.sum([tensor], lambda: None)
     return tensor
 
 
@@ -240,7 +240,7 @@ def _member_elsewhere(place: GroupMembership) -> Iterator[subprocess.Popen[str]]
         "from remote_agent.training.worker.process_group import ProcessGroup;"
         "print(flush=True);"
         f"group = ProcessGroup(pickle.loads({pickle.dumps(place)!r}), {ADDRESS!r});"
-        "group.sum(torch.ones(10), lambda: None); input()"
+        "group.sum([torch.ones(10)], lambda: None); input()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
