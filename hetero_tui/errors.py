@@ -68,7 +68,7 @@ class InventoryError(UsageError):
 class OrderError(UsageError):
     """What is to be trained is not valid: the job, its file, settings; ``mistakes`` holds one line for each."""
 
-    _step: ClassVar[str] = "train"
+    _step: ClassVar[str] = ""  # plan, train, sweep and run read what is to be trained
 
     def __init__(self, mistakes: tuple[str, ...], *, hint: str = "") -> None:
         super().__init__("; ".join(mistakes), step=self._step, hint=hint)

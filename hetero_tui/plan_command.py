@@ -57,7 +57,7 @@ async def plan(
     changes = what_if or []
     if fleet is not None:
         described = fleet_file.read(fleet)
-        survey = described.under(config, batch="batch_size" in order.settings)
+        survey = described.under(config)
         return _print(output, survey, config, changes, explain=explain, lost=described.lost)
     async with call.session() as session:
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
@@ -115,17 +115,21 @@ def _config(order: Order, *, fleet: bool) -> TrainingConfig:
     """The settings; a plan chooses the strategy unless one is named.
 
     Raises:
-        UsageError: nothing is known of how long a step of the named one takes.
+        UsageError: they do not go together, or nothing is known of how long a step of the named strategy takes.
     """
-    from hetero_tui.errors import UsageError
+    from hetero_tui.errors import PlanError, UsageError
     from hetero_tui.runs.order import own_hints
+    from remote_agent.errors import ConfigError
     from remote_agent.planning.ways import PIPELINE, PREDICTED
     from remote_agent.settings import TrainingConfig, names
     from remote_agent.strategies import AUTO
 
     own = own_hints(order.job)
     given = {name: value for name, value in order.settings.items() if not order.job.is_open or name in {*own, *names()}}
-    config = TrainingConfig.from_settings({"strategy": AUTO, **given}, own=own)
+    try:
+        config = TrainingConfig.from_settings({"strategy": AUTO, **given}, own=own)
+    except ConfigError as error:
+        raise PlanError(tuple(f"--set {mistake}" for mistake in error.mistakes)) from error
     known = (*PREDICTED, *(() if fleet else (PIPELINE,)))
     if config.strategy not in (AUTO, *known):
         raise UsageError(

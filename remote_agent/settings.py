@@ -277,20 +277,23 @@ def check(
     parse: bool = True,
     own: Mapping[str, Any] = types.MappingProxyType({}),
     is_open: bool = False,
+    rest: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
     """Every mistake in some settings that shows without the job, whose own configuration has the rest.
 
-    Settings that do not go together are among them where both are given here.
+    Settings that do not go together are among them where both are known here.
 
     Args:
         settings: field name to value.
         parse: values are texts, as ``--set key=value`` gives them; False: they are Python's.
         own: hints of the job's own settings, by name.
         is_open: the job may have more of its own, which only its host knows.
+        rest: the job's own configuration beside the defaults; None: it is not known here.
     """
     values, mistakes = _read(settings, parse=parse, own=own, is_open=is_open)
     mistakes += job_settings.missing(own, settings)
-    return (*mistakes, *_conflicts({**_defaults(), **values}, among=values))
+    among = values if rest is None else _right(settings, values)
+    return (*mistakes, *_conflicts({**_defaults(), **(rest or {}), **values}, among=among))
 
 
 def _read(

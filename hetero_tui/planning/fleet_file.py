@@ -49,11 +49,11 @@ class FleetFile:
     survey: Survey
     faults_per_host_day: float = 0.0
 
-    def under(self, config: TrainingConfig, *, batch: bool) -> Survey:
-        """The fleet with a run's settings; with ``batch``, these say the samples of a step, not the file."""
+    def under(self, config: TrainingConfig) -> Survey:
+        """The fleet with a run's settings; the file says the samples of a step unless they do."""
         work = dataclasses.replace(
             self.survey.work,
-            batch=config.batch_size if batch else self.survey.work.batch,
+            batch=config.batch_size or self.survey.work.batch,
             clipped=config.clip_norm > 0,
             unit=config.unit,
             topk_fraction=config.topk_fraction,

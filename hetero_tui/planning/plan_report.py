@@ -16,13 +16,16 @@ HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "
 WAY_HEADINGS = ["WAY", "HOSTS", "STEP", "SAMPLES/S", "EXACT", "LIMIT"]
 
 MAX_ROWS = 40
-"""Hosts of a table; of more the first are shown."""
+"""Hosts of a table; of more, those that take part come first."""
 
 
 def host_rows(survey: Survey, choice: Choice) -> list[list[str]]:
-    """A row for each device."""
+    """A row for each device; with more than :data:`MAX_ROWS` hosts, the last one says how many are not there."""
     best, rows = choice.best, []
-    for host in survey.hosts[:MAX_ROWS]:
+    hosts = list(survey.hosts)
+    if len(hosts) > MAX_ROWS:
+        hosts.sort(key=lambda host: host.name not in best.way.hosts)
+    for host in hosts[:MAX_ROWS]:
         part = best.parts.get(host.name, 0.0)
         for device in host.devices:
             samples = best.shares.get(device.name, 0)
@@ -32,6 +35,8 @@ def host_rows(survey: Survey, choice: Choice) -> list[list[str]]:
             rows.append(
                 [host.name, device.product or device.name, share, computes, link(host), held, _helps(choice, host.name)]
             )
+    if len(hosts) > MAX_ROWS:
+        rows.append([f"and {len(hosts) - MAX_ROWS:,} more", *("" for _ in HOST_HEADINGS[1:])])
     return rows
 
 

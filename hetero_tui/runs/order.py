@@ -115,7 +115,8 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
-    mistakes += [f"--set {mistake}" for mistake in fields.check(wanted, own=own_hints(found), is_open=found.is_open)]
+    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=_rest(found, code))
+    mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     mistakes += [
@@ -221,6 +222,13 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     file = job.file or Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
     configs = outline(parsed(file, str(file))).configs
     return configs[0][1] if len(configs) == 1 else {}
+
+
+def _rest(job: Job, code: Code | None) -> Mapping[str, Any] | None:
+    """The job's own configuration beside the defaults; None: only its host knows it."""
+    if job.name in READY_JOBS and job.file is None:
+        return chosen_by(job)
+    return {} if code is not None and not job.is_open and not code.mentions("TrainingConfig") else None
 
 
 def own_hints(job: Job) -> dict[str, Any]:

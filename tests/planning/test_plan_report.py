@@ -78,9 +78,13 @@ def test_what_a_host_helps_is_said_in_a_cell(best: Prediction, gains: dict[str, 
     assert host_rows(SURVEY, choice(best, gains=gains))[1][-1] == helps
 
 
-def test_of_a_large_fleet_the_first_hosts_are_shown() -> None:
-    many = Survey(job="text", work=SURVEY.work, hosts=tuple(host(f"h{number}") for number in range(MAX_ROWS + 5)))
-    assert len(host_rows(many, choice())) == MAX_ROWS
+def test_of_a_large_fleet_the_hosts_that_take_part_are_shown_first_and_how_many_are_not() -> None:
+    names = [*(f"h{number}" for number in range(MAX_ROWS + 3)), *BEST.way.hosts]
+    many = Survey(job="text", work=SURVEY.work, hosts=tuple(host(name) for name in names))
+    *shown, last = host_rows(many, choice())
+    assert len(shown) == MAX_ROWS
+    assert tuple(row[0] for row in shown[: len(BEST.way.hosts)]) == BEST.way.hosts
+    assert last[0] == f"and {len(names) - MAX_ROWS} more"
 
 
 def test_ways_are_listed_the_fastest_first_with_the_chosen_one_marked_and_the_fastest_host_alone() -> None:

@@ -162,6 +162,23 @@ def test_settings_in_the_file_and_on_the_command_line_are_refused_together(file:
     assert "--set num_iterations=many: expected a whole number" in str(error.value)
 
 
+PLAIN = """
+class Job:
+    def create_model(self): ...
+    def create_data(self): ...
+"""
+
+
+def test_a_setting_that_a_default_contradicts_is_refused_where_no_other_value_can_count(file: Path) -> None:
+    file.write_text(PLAIN)
+    for job in ("text", f"{file}:Job"):
+        for pair, said in (("quantize=nf4", "set lora_rank=16"), ("early_stopping=3", "needs keep_best=METRIC")):
+            with pytest.raises(OrderError, match=said):
+                read_order(job, [pair])
+    file.write_text(f"{PLAIN}    config = TrainingConfig(keep_best='loss')\n")
+    assert read_order(f"{file}:Job", ["early_stopping=3"]).settings == {"early_stopping": "3"}
+
+
 MADE = """
 from dataclasses import dataclass
 from elsewhere import build
