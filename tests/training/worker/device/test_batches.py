@@ -125,3 +125,16 @@ def test_batches_without_a_row_for_each_sample_are_not_counted() -> None:
     assert "batch of 4 rows" in rows.lost((torch.zeros(4, 2), torch.zeros(2, 3)), 5)
     rows.note((torch.zeros(9, 2),), 5)
     assert not rows.lost((torch.zeros(4, 2),), 5)
+
+
+def test_a_list_of_images_has_a_row_for_each_whatever_is_in_them() -> None:
+    """Four images with other numbers of boxes are not taken for a batch of which one got lost."""
+
+    def detection(*boxes: int) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+        return [torch.zeros(1, 8, 8) for _ in boxes], [{"boxes": torch.zeros(count, 4)} for count in boxes]
+
+    rows = batches.Rows()
+    rows.note(detection(1, 2, 3, 4), 4)
+    rows.note(detection(1, 2), 2)
+    assert not rows.lost(detection(1, 1, 2, 2), 4)
+    assert "batch of 3 rows" in rows.lost(detection(1, 4, 4), 4)
