@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import safetensors.torch
 from torch import nn
 
 from remote_agent.strategies import spec_of
@@ -30,7 +29,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
-from remote_agent.training.user_code import job_code, sending, unsendable
+from remote_agent.training.user_code import checks, job_code, sending, unsendable
 from remote_agent.training.worker.actor import Worker
 
 SERVER, WORKER = "server", "worker"
@@ -60,7 +59,7 @@ class WorkerInit:
         self._factory, self._dataset, self.options = trained.factory, dataset, options
         self.job = rpc.put(job.dumps(self._factory))
         weights = {} if split else {**checkpoint.portable_state(model), **checkpoint.unsaved(model)}
-        self.state = rpc.put(safetensors.torch.save(weights) if weights else b"")
+        self.state = rpc.put(checks.first_state(weights, model))
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
