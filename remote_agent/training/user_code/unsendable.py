@@ -83,15 +83,23 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, MethodType):
         yield from ((path, value.__self__), (path, value.__func__))
     elif isinstance(value, FunctionType):
+        if not is_of_users(value.__module__):
+            return
         with contextlib.suppress(ValueError):  # a variable around it has no value yet
             outside = inspect.getclosurevars(value)
             yield from {**outside.globals, **outside.nonlocals}.items()
     elif isinstance(value, type):
         named = vars(value).items() if is_of_users(value.__module__) else ()
         yield from ((f"{value.__name__}.{name}", inspect.unwrap(_plain(held))) for name, held in named)
-    elif not isinstance(value, ModuleType) and hasattr(value, "__dict__"):
+    elif hasattr(value, "__dict__") and _is_entered(type(value)):
         yield from ((f"{path}.{name}", held) for name, held in list(vars(value).items()))
         yield type(value).__name__, type(value)
+
+
+def _is_entered(kind: type) -> bool:
+    """Whether messages name what is in such an object: of the user's, or around a data set of theirs."""
+    around = ("torch.utils.data", "remote_agent")
+    return not issubclass(kind, ModuleType) and (is_of_users(kind.__module__) or kind.__module__.startswith(around))
 
 
 def _plain(held: Any) -> Any:

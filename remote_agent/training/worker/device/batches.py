@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -68,8 +69,8 @@ def unlike(computer: Fetches, indices: Indices, earlier: Taken | None = None) ->
 
 def _numbers(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
     """Numbers in the attributes of a data set, and of those that it is made of."""
-    if isinstance(value, bool | int | float):
-        yield path, value
+    if isinstance(value, bool | int | float | Tensor | np.ndarray) and not isinstance(value, np.memmap):
+        yield from held_values.values(path, value)
     elif isinstance(value, list | tuple) and depth:  # those of a ConcatDataset
         for entry in islice(value, held_values.MOST_ENTRIES):
             if isinstance(entry, Dataset):

@@ -62,6 +62,25 @@ def test_samples_that_depend_on_how_many_were_taken_are_told_with_the_count(wrap
     assert "taken of the data set changes" in found(wrapped(Points(lambda data: 1 + data.taken / 100)))
 
 
+class Sinking(Dataset[Any]):
+    """Each sample is lowered in the place where it is kept."""
+
+    def __init__(self) -> None:
+        self.values = torch.ones(SAMPLES, 4)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.values[index]
+        sample -= 0.1
+        return sample
+
+
+def test_samples_that_are_changed_where_they_are_kept_are_told_with_the_tensor() -> None:
+    assert "values of the data set changes" in found(Sinking())
+
+
 @pytest.mark.parametrize("change", [lambda data: 2.0, lambda data: float(np.random.rand())])
 def test_a_data_set_that_counts_for_itself_gives_the_same_samples(change: Any) -> None:
     assert found(Points(change)) == ""
