@@ -29,6 +29,7 @@ from hetero_tui.events import ClusterState, Level
 from hetero_tui.state import State
 from hetero_tui.text import duration, one_line, plain
 from remote_agent import protocol
+from remote_agent.goals import shown
 
 _STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
 _MARKS = {Level.INFO: " ", Level.GOOD: "+", Level.WARNING: "!", Level.BAD: "x"}
@@ -246,7 +247,7 @@ class StepPrinter:
 
 
 def _figure(name: str, value: float | None, between: str = " ") -> str:
-    words = name.replace("_", " ")
+    words = shown(name).replace("_", " ")
     if value is None:
         return f"{words}{between}n/a"
     return f"{words}{between}{value:.2%}" if "accuracy" in name else f"{words}{between}{value:.4f}"

@@ -19,6 +19,11 @@ _LESS, _MORE = ("loss", "error", "perplexity"), ("accuracy",)
 """Ends of names that say by themselves whether less or more is better."""
 
 
+def shown(metric: str) -> str:
+    """A validation metric's name as people see it: a job's own ``loss`` would stand beside the training loss."""
+    return VAL_LOSS if metric == "loss" else metric
+
+
 @dataclass(frozen=True)
 class Goal:
     """The metric that is watched: by ``keep_best``, ``early_stopping``, and a scheduler that goes by it.

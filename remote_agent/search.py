@@ -25,6 +25,9 @@ RUNGS = 3
 WINDOW = 4
 """A trial's training loss is the mean over the last quarter of the steps that it made: one batch alone says little."""
 
+LEAST = 4 * WINDOW
+"""A trial is judged after no fewer steps, so that this is the mean of four losses."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
@@ -96,8 +99,7 @@ class Search:
 
 def rungs(steps: int) -> tuple[int, ...]:
     """The steps after which a trial of so many is judged, ascending; none where it is too short for that."""
-    found = {steps // REDUCTION**power for power in range(1, RUNGS + 1)}
-    return tuple(sorted(step for step in found if 1 <= step < steps))
+    return tuple(step for power in range(RUNGS, 0, -1) if (step := steps // REDUCTION**power) >= LEAST)
 
 
 @dataclass

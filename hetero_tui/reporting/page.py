@@ -13,6 +13,7 @@ from hetero_tui.reporting import svg
 from hetero_tui.reporting.figures import PARTS, Figures, WorkerFigures
 from hetero_tui.text import duration
 from remote_agent import protocol
+from remote_agent.goals import shown
 
 SMOOTH_PART = 100
 """The smoothed line is an average over so great a part of all steps: one in so many."""
@@ -116,7 +117,7 @@ def _facts(figures: Figures) -> Iterable[tuple[str, str]]:
     if loss is not None:
         yield "Loss", f"{loss:.4f}"
     for name, value in (finished.evaluation if finished is not None else {}).items():
-        yield name.replace("_", " ").capitalize(), f"{value:.4g}"
+        yield shown(name).replace("_", " ").capitalize(), f"{value:.4g}"
     if finished is not None:
         yield "Speed", f"{finished.samples_per_second:,.0f} samples/s"
     if started is not None:
@@ -203,7 +204,7 @@ def _evaluations(figures: Figures) -> Iterable[str]:
     names = sorted({name for each in found for name in each.metrics})
     yield "<h2>Evaluations</h2>"
     yield _table(
-        ["Step", "Best", *names],
+        ["Step", "Best", *map(shown, names)],
         [
             [f"{each.step:,}", "best so far" if each.best else "", *(_figure(each, name) for name in names)]
             for each in found[-MOST_ROWS:]

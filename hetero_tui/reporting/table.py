@@ -9,6 +9,7 @@ from typing import Any
 
 from hetero_tui.reporting.figures import Figures
 from remote_agent import protocol
+from remote_agent.goals import shown
 
 _OF_A_STEP = ("step", "time", "loss", "learning_rate", "gradient_norm", "seconds", "samples")
 _BYTES = ("bytes_pushed", "bytes_pulled")
@@ -21,7 +22,7 @@ def as_csv(figures: Figures) -> str:
     evaluated = {each.step: each.metrics for each in figures.evaluations}
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow([*_OF_A_STEP, *_BYTES, *scalars, *metrics])
+    writer.writerow([*_OF_A_STEP, *_BYTES, *scalars, *map(shown, metrics)])
     for step in figures.steps:
         fields = [getattr(step, name) for name in (*_OF_A_STEP, *_BYTES)]
         measured = evaluated.get(step.step, {})

@@ -10,6 +10,7 @@ import re
 from datetime import datetime, tzinfo
 
 from hetero_tui.text import duration as precise
+from remote_agent.goals import shown
 
 UNKNOWN = "n/a"
 
@@ -120,7 +121,7 @@ def loss(value: float | None) -> str:
 
 def figure(name: str, value: float) -> str:
     """One figure of a job's own evaluation: ``test accuracy 97.3%``; fractions named so become per cent."""
-    words = name.replace("_", " ")
+    words = shown(name).replace("_", " ")
     return f"{words} {value:.1%}" if "accuracy" in words and 0 <= value <= 1 else f"{words} {value:.4g}"
 
 

@@ -270,7 +270,7 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     optimizer = checks.check_optimizer(guard("create_optimizer", create, model, config), model)
     if not has_scheduler(factory):
         checks.refuse_scheduled(optimizer)
-    optimizer_extras.begin(optimizer)
+    optimizer_extras.begin(optimizer, model)
     return optimizer
 
 

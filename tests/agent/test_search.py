@@ -49,9 +49,15 @@ def test_where_there_are_as_many_trials_as_combinations_each_is_tried_once() -> 
 
 
 def test_rungs_are_parts_of_a_trials_own_steps() -> None:
-    assert rungs(270) == (10, 30, 90)
-    assert rungs(9) == (1, 3)
+    assert rungs(810) == (30, 90, 270)
     assert rungs(2) == rungs(1) == rungs(0) == ()
+
+
+def test_a_short_trial_is_not_judged_by_its_first_few_batches() -> None:
+    assert rungs(60) == (20,), "not after 2 and 6"
+    assert rungs(150) == (16, 50)
+    assert rungs(48) == (16,)
+    assert rungs(47) == ()
 
 
 def test_a_trial_goes_on_if_it_is_among_the_best_third_of_those_that_came() -> None:
@@ -84,7 +90,7 @@ def test_more_is_better_where_the_metric_says_so() -> None:
 
 
 def test_halving_keeps_the_best_of_many_and_saves_most_steps() -> None:
-    halving, steps, made, finished = Halving(), 270, 0, []
+    halving, steps, made, finished = Halving(), 810, 0, []
     figures = [abs(((37 * n) % 81) / 81 - 0.3) for n in range(81)]
     for trial, figure in enumerate(figures):  # one device: one after the other
         for rung, step in enumerate(rungs(steps)):

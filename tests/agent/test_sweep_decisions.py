@@ -101,9 +101,9 @@ def test_more_steps_of_smaller_batches_do_not_make_a_trial_the_best(tmp_path: Pa
 def test_rungs_are_the_same_part_of_trials_of_any_length(tmp_path: Path) -> None:
     """One that is too short for the first rung is not compared with others at theirs."""
     made = sweep(tmp_path)
-    long, short = begin(made, tmp_path, "a", 27), begin(made, tmp_path, "b", 3)
-    step(long, 1, 0.1)
-    step(short, 1, 5.0)
+    long, short = begin(made, tmp_path, "a", 27 * 16), begin(made, tmp_path, "b", 3 * 16)
+    step(long, 16, 0.1)
+    step(short, 16, 5.0)
     for each in (long, short):
         each.events.read()
         made._judge(each)

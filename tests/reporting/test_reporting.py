@@ -94,6 +94,13 @@ HAPPENED: tuple[protocol.Event, ...] = (
 )
 
 
+def test_a_jobs_own_metric_called_loss_has_a_column_beside_that_of_the_training_loss() -> None:
+    own = protocol.Evaluated(seq=3, time=103.0, step=1, epoch=None, metrics={"loss": 0.5}, samples=9, seconds=0.1)
+    figures = figures_of(RUN, (started(), step(1, 2), own))
+    (row,) = csv.DictReader(io.StringIO(table.as_csv(figures)))
+    assert (row["loss"], row["val_loss"]) == (str(figures.steps[0].loss), "0.5")
+
+
 def test_steps_that_were_made_again_count_once() -> None:
     figures = figures_of(RUN, HAPPENED)
     assert [each.step for each in figures.steps] == [1, 2, 3, 4, 5, 6]

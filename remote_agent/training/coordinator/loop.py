@@ -35,7 +35,7 @@ from remote_agent.training.data import record
 from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError, ServerGone, StageLost, TrainingError, WeightsGone
 from remote_agent.training.shared import flat, rpc
-from remote_agent.training.user_code.job_values import refuse_changed
+from remote_agent.training.user_code.head_copies import HeadCopies
 from remote_agent.training.worker.device.watching import is_due
 
 
@@ -78,7 +78,10 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
 def _train(
     request: Request, model: nn.Module, session: Session, progress: Progress, takeover_file: TakeoverFile
 ) -> Outcome:
-    config, journal, order = session.config, session.journal, session.order
+    config, journal, order, source = session.config, session.journal, session.order, session.source
+    optimizer = job.create_optimizer(request.job.factory, model, config)
+    data = source.for_workers() if source.size is not None else None
+    head = HeadCopies(request.job.factory, request.held, model, optimizer, data)
     begun = time.monotonic()
     progress.step = order.done + 1
     samples = order.start
@@ -89,9 +92,9 @@ def _train(
     about = {
         "run": request.run,
         "job": request.job.name,
-        "dataset_size": session.source.size,
+        "dataset_size": source.size,
         "config": dataclasses.asdict(config),
-        "optimizer_kind": kind_of(job.create_optimizer(request.job.factory, model, config)),
+        "optimizer_kind": kind_of(optimizer),
         "trained": flat.trained_as(model),
     }
     on_record = request.folder / record.FILE
@@ -118,7 +121,7 @@ def _train(
                     if judged.evaluated:
                         takeover_file.keep(session)
                     if is_due(report.step):
-                        refuse_changed(request.job.factory, request.held)
+                        head.refuse_changed()
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _announce(request, session, saver.poll)
@@ -126,14 +129,14 @@ def _train(
                     if session.is_checkpoint(report.step) or judged.best:
                         began = time.monotonic()
                         saver.best = judge.best_step(session)
-                        snapshot = _save(request, model, session, saver, slices, report, samples)
+                        snapshot = _save(request, model, session, saver, slices, report, samples, head)
                         saved, stall_s = report.step, time.monotonic() - began
                     timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
                     anew = checks.after(session, report, samples)
                     if anew is not None:
                         if saved != report.step:
-                            _save(request, model, session, saver, slices, report, samples)
+                            _save(request, model, session, saver, slices, report, samples, head)
                             saved = report.step
                         _announce(request, session, saver.finish)
                         if saver.newest is None or not saver.newest.missing:
@@ -142,11 +145,11 @@ def _train(
                         journal.write(protocol.Notice, step=report.step, host=request.host, text=text)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
-                refuse_changed(request.job.factory, request.held)
+                head.refuse_changed()
                 judged = judge.last(session, last.step, samples) if not asked() else Verdict()
                 if saved != last.step or judged.evaluated:
                     saver.best = judge.best_step(session)
-                    _save(request, model, session, saver, slices, last, samples)
+                    _save(request, model, session, saver, slices, last, samples, head)
                 _announce(request, session, saver.finish)
                 break
             except ServerGone as lost:
@@ -156,6 +159,7 @@ def _train(
                 with contextlib.suppress(StageLost):  # what was to be in a checkpoint is lost, too
                     _announce(request, session, saver.finish)
                 session = recut.go_back(request, session, model, lost)
+            head.loaded()
             saved = step = session.order.done
             copies.forget(step)
             slices.go_back(step)
@@ -210,6 +214,7 @@ def _save(
     slices: SliceRecord,
     report: StepReport,
     samples: int,
+    head: HeadCopies,
 ) -> Snapshot | None:
     """Fetch the weights after ``report.step`` into the coordinator's model, and start to write a checkpoint.
 
@@ -223,6 +228,7 @@ def _save(
     except rpc.NoAnswer as error:
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
+    head.loaded()
     slices.flush()
     saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names)
     return snapshot

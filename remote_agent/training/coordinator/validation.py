@@ -24,7 +24,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import datasets, ray_data
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code import seeding
+from remote_agent.training.user_code import job_code, seeding
 
 PARTS = 64
 """Least batches, if there are enough samples, so that all devices finish at about the same time."""
@@ -136,7 +136,8 @@ def validation_of(given: object, config: TrainingConfig, most: int | None = None
     else:
         batches = _cut(len(data), config, most)
     if not batches:
-        raise JobError("the validation data has no sample", hint="bring some, or leave validation_data out")
+        hint = job_code.with_unsent("bring some, or leave validation_data out")
+        raise JobError("the validation data has no sample", hint=hint)
     return Validation(data, batches)
 
 

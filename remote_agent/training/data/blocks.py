@@ -1,4 +1,7 @@
-"""Samples in blocks: a tensor, or tuples and dictionaries of tensors, whose first dimension counts the samples."""
+"""Samples in blocks: a tensor, or tuples and dictionaries of tensors, whose first dimension counts the samples.
+
+Lists of texts (names of samples, as ``default_collate`` leaves them) count as such tensors.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from remote_agent.training.shared.slices import Indices
 
 Batch = Any
 """A tensor, or a tuple or dictionary of batches."""
+
+Leaf = Tensor | NDArray[np.object_]
+"""A tensor, or texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +53,8 @@ def length(batch: Batch) -> int:
     """
     sizes: set[int] = set()
 
-    def look(tensor: Tensor) -> Tensor:
-        if not tensor.dim():
+    def look(tensor: Leaf) -> Leaf:
+        if not tensor.ndim:
             raise ValueError("one of its tensors is a single number")
         sizes.add(len(tensor))
         return tensor
@@ -64,16 +71,22 @@ def gather(positions: Indices, blocks: Sequence[Block]) -> Batch:
     for block in blocks:
         inside = np.nonzero((positions >= block.begin) & (positions < block.end))[0]
         if len(inside):
-            parts.append(_select(block.batch, torch.from_numpy(positions[inside] - block.begin)))
+            parts.append(_select(block.batch, positions[inside] - block.begin))
             places.append(inside)
-    if len(parts) == 1:
-        return parts[0]
-    back = torch.from_numpy(np.argsort(np.concatenate(places), kind="stable"))
-    return _select(_each(lambda *tensors: torch.cat(tensors), *parts), back)
+    whole = parts[0]
+    if len(parts) > 1:
+        back = np.argsort(np.concatenate(places), kind="stable")
+        whole = _select(_each(_joined, *parts), back)
+    return _each(lambda leaf: leaf if isinstance(leaf, Tensor) else leaf.tolist(), whole)
 
 
-def _select(batch: Batch, indices: Tensor) -> Batch:
-    return _each(lambda tensor: tensor[indices], batch)
+def _joined(*leaves: Leaf) -> Leaf:
+    tensors = [each for each in leaves if isinstance(each, Tensor)]
+    return torch.cat(tensors) if len(tensors) == len(leaves) else np.concatenate(leaves)
+
+
+def _select(batch: Batch, indices: Indices) -> Batch:
+    return _each(lambda leaf: leaf[torch.from_numpy(indices) if isinstance(leaf, Tensor) else indices], batch)
 
 
 def _tensors(value: object) -> Batch:
@@ -83,15 +96,17 @@ def _tensors(value: object) -> Batch:
         return torch.from_numpy(value)
     if isinstance(value, Mapping) and value:
         return {key: _tensors(part) for key, part in value.items()}
+    if isinstance(value, tuple | list) and value and all(isinstance(each, str | bytes) for each in value):
+        return np.array(value, dtype=object)
     if isinstance(value, tuple | list) and value:
         return tuple(_tensors(part) for part in value)
     raise ValueError(f"it is a {type(value).__name__}, not a structure of tensors")
 
 
-def _each(function: Callable[..., Tensor], *batches: Batch) -> Batch:
+def _each(function: Callable[..., Any], *batches: Batch) -> Batch:
     """``function`` of the tensors at each place of batches of one structure."""
     first = batches[0]
-    if isinstance(first, Tensor):
+    if isinstance(first, Tensor | np.ndarray):
         return function(*batches)
     if isinstance(first, Mapping):
         return {key: _each(function, *(batch[key] for batch in batches)) for key in first}

@@ -39,6 +39,11 @@ APART = (
     " unit=batch_size one device computes a batch undivided, as in plain torch"
 )
 
+OPTIONS_HINT = (
+    "the job's own copy of its optimizer does not train: give create_scheduler(optimizer, config), or change options in"
+    " a hook of the optimizer's step"
+)
+
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -115,9 +120,10 @@ def settle(
             hint=CHANGES_HINT,
         )
     if findings.hidden:
+        hint = OPTIONS_HINT if ".param_groups" in findings.hidden else HIDDEN_HINT
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
-            hint=CARRIED_HINT if findings.carried else HIDDEN_HINT,
+            hint=CARRIED_HINT if findings.carried else hint,
         )
     if findings.data:
         raise JobError(

@@ -50,10 +50,12 @@ _first: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[str, object]] = we
 _steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[nn.Parameter]] = weakref.WeakKeyDictionary()
 """What each was made over: a stage of a pipeline steps some of them alone."""
 
+_models: weakref.WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = weakref.WeakKeyDictionary()
 
-def begin(optimizer: torch.optim.Optimizer) -> None:
-    """Note what the optimizer is before its first step."""
-    _steps[optimizer] = Members(optimizer).all
+
+def begin(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Note what the optimizer of ``model`` is before its first step."""
+    _steps[optimizer], _models[optimizer] = Members(optimizer).all, model
     walk, marks = _Walk(optimizer), dict[str, object]()
 
     def note(path: str, value: object) -> None:
@@ -204,13 +206,14 @@ class _Walk:
 
     def entered(self, value: Any) -> Any:
         """What of a value is entered, as a mapping or a sequence; None: nothing."""
-        if isinstance(value, dict | list | tuple | _Cells | _Group):
+        if isinstance(value, dict | list | tuple | _Cells | _Group | _Numbers):
             return value if len(value) <= MOST_ENTRIES else None
         if isinstance(value, torch.optim.Optimizer):
             return {
                 "groups": [_Group(group) for group in value.param_groups],
                 "state": value.state,
                 "own": _Attributes(value),
+                "model": _Numbers(_models[value]) if value in _models else {},
                 **{name: list(getattr(value, name, {}).values()) for name in _HOOKS},
             }
         if isinstance(value, FunctionType):
@@ -244,6 +247,35 @@ class _Group(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._group) - 1
+
+
+class _Numbers(MutableMapping[str, Any]):
+    """Numbers and texts in attributes of a model's modules, which a hook of the step may change (a temperature)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = {
+            f"{path}.{name}": (module, name)
+            for path, module in model.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and name != "training" and not name.startswith("_")
+        }
+
+    def __getitem__(self, place: str) -> Any:
+        module, name = self._places[place]
+        return getattr(module, name)
+
+    def __setitem__(self, place: str, value: Any) -> None:
+        module, name = self._places[place]
+        setattr(module, name, value)
+
+    def __delitem__(self, place: str) -> None:
+        del self._places[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class _Attributes(dict[str, Any]):

@@ -7,6 +7,7 @@ each worker, which have no batch at hand.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -195,6 +196,23 @@ def _needs_closure(step: Callable[..., Any]) -> bool:
     )
 
 
+_ORDER = "order"
+
+
+def first_state(weights: Mapping[str, Tensor], model: nn.Module) -> bytes:
+    """The run's first weights for :func:`load_first`, with the order of the trained parameters."""
+    order = {_ORDER: json.dumps(list(flat.trained(model)))}
+    return safetensors.torch.save(dict(weights), metadata=order) if weights else b""
+
+
+def order_in(state: bytes) -> list[str]:
+    """The order that :func:`first_state` was given."""
+    size = int.from_bytes(state[:8], "little")
+    header = json.loads(state[8 : 8 + size])
+    found: list[str] = json.loads(header.get("__metadata__", {}).get(_ORDER, "[]"))
+    return found
+
+
 def load_first(model: nn.Module, state: bytes) -> None:
     """Bring the run's first weights (safetensors) into a model that ``create_model`` gave in another process.
 
@@ -221,6 +239,13 @@ def load_first(model: nn.Module, state: bytes) -> None:
                     " the process that calls it alone",
                 )
         load(model, weights, cause, SAME)
+        for here, there in zip(flat.trained(model), order_in(state), strict=False):
+            if here != there:
+                raise JobError(
+                    f"create_model gave its layers in another order on this host: {here} in the place of {there}",
+                    hint="make them from a list or from sorted(...): the order of a set of texts is another one in each"
+                    " process",
+                )
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor], cause: str, hint: str) -> None:

@@ -1,7 +1,7 @@
-"""What a job's loss reads of the job's own values: workers have a copy of them, as they were when the job was sent.
+"""What code of the job's reads of its object's values: workers have a copy of them, as they were when it was sent.
 
 A callback, ``evaluate`` or a scheduler that changes such a value on the coordinator (``job.beta``, for a term that
-grows) changes nothing on the workers. What ``loss`` itself writes is left out: the measurement looks at that.
+grows) changes nothing on the workers. What the code itself writes is left out: the measurement looks at that.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+from torch import Tensor, nn
 
-from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
-
-HINT = (
-    "what changes in the course of training belongs into the model, as a buffer that forward or loss changes: a counter"
-    " of steps, torch.zeros((), dtype=torch.int64) in register_buffer, is the same on all workers"
-)
 
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _LOADS_OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -53,14 +48,25 @@ class _Uses:
 
 
 def read_by_loss(owner: object) -> Mapping[str, object]:
-    """Numbers and texts that ``owner``'s loss reads and does not write, by where they are; of tensors the version."""
+    """:func:`read_by` a job's loss."""
+    return read_by("self", owner, (getattr(owner, "loss", None),))
+
+
+def read_by(path: str, owner: object, code: Sequence[object]) -> Mapping[str, object]:
+    """Numbers and texts that code of ``owner``'s reads and does not write, by where they are; of tensors the version.
+
+    Args:
+        path: what messages call ``owner``.
+        owner: the object whose attributes the code reads.
+        code: its functions; what they call of the user's own counts as well.
+    """
     found: dict[str, object] = {}
-    functions = list(_functions(owner))
+    functions = list(_functions(owner, code))
     uses = functools.reduce(_Uses.__or__, (_uses(each.__code__) for each in functions), _Uses())
     for each in (*reversed(type(owner).__mro__), owner):
         for name, value in _attributes(each).items():
             if name in uses.reads - uses.writes:
-                found.update(_values(f"self.{name}", value, uses))
+                found.update(_values(f"{path}.{name}", value, uses))
     for function in functions:
         for name, value in _outside(function).items():
             if name not in uses.writes and value is not owner:
@@ -68,25 +74,9 @@ def read_by_loss(owner: object) -> Mapping[str, object]:
     return found
 
 
-def refuse_changed(owner: object, sent: Mapping[str, object]) -> None:
-    """Refuse to go on where a value is no longer what it was when the workers got it.
-
-    Raises:
-        JobError: one differs.
-    """
-    for name, value in read_by_loss(owner).items():
-        if name in sent and sent[name] != value and value == value:
-            change = f"changed from {sent[name]!r} to {value!r}" if not isinstance(value, tuple) else "was changed"
-            raise JobError(
-                f"{name} {change} on the coordinator (by a callback, evaluate or a scheduler?), and loss reads it: the"
-                " workers have a copy of the job, in which it stays as it was",
-                hint=HINT,
-            )
-
-
-def _functions(owner: object) -> Iterator[FunctionType]:
-    """The job's loss, and what of the user's own it calls: methods of the job, functions by their names."""
-    waiting: list[object] = [getattr(owner, "loss", None)]
+def _functions(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
+    """Functions, and what of the user's own they call: methods of their owner, functions by their names."""
+    waiting = list(code)
     seen: set[FunctionType] = set()
     while waiting:
         function = _plain_function(waiting.pop())
@@ -96,6 +86,10 @@ def _functions(owner: object) -> Iterator[FunctionType]:
         yield function
         reads = _uses(function.__code__).reads
         waiting += [value for name in reads if (value := inspect.getattr_static(type(owner), name, None)) is not None]
+        held = (
+            value for name, value in _attributes(owner).items() if name in reads and not isinstance(value, nn.Module)
+        )
+        waiting += [inspect.getattr_static(type(value), "__call__", None) for value in held]  # transforms
         waiting += _outside(function).values()
 
 
@@ -157,7 +151,9 @@ def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tupl
     elif isinstance(value, Tensor):
         with contextlib.suppress(RuntimeError):  # inference tensors have no version
             yield path, (id(value), value._version)  # noqa: SLF001
-    elif callable(value) or not depth:  # modules, functions, classes
+    elif isinstance(value, np.ndarray):
+        yield path, id(value)
+    elif isinstance(value, type | nn.Module) or not depth:
         return
     elif isinstance(value, Mapping | list | tuple):
         if not uses.fills:

@@ -246,6 +246,7 @@ def _scalar(value: object) -> Tensor:
     if not isinstance(value, Tensor):
         hint = "return a scalar tensor: the mean over the batch"
         hint += ", as sum(losses.values())" if isinstance(value, Mapping) else ""
+        hint += '; figures beside it as return loss, {"name": value}'
         raise JobError(f"loss gave a {type(value).__name__}", hint=hint)
     if value.numel() != 1:
         raise JobError(
@@ -267,7 +268,10 @@ def _weight(value: object) -> float:
             hint="return (sum, weight.detach()) if the weight is to be a constant; or a mean over samples; or"
             " sum / weight with unit = batch size",
         )
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        cause = f"loss gave a tensor of shape {tuple(value.shape)} beside the loss, where two values are (sum, weight)"
+        raise JobError(cause, hint='return the loss alone, or with figures: return loss, {"name": value}')
+    if isinstance(value, Tensor):
         value = value.item()
     number = -1.0 if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not 0 <= number < float("inf"):

@@ -1,8 +1,8 @@
 """Packs the user's job for the workers, with its modules, and unpacks it there.
 
 A module of the user's is sent by value, with its present state: its functions and classes are rebuilt without the file,
-and whatever else the file did is not done again. Some things can't be sent so: a lock, a function of ``torch.jit`` or
-``torch.compile``, an operator. Then the workers import the file, and get the state of its plain values with it.
+and whatever else the file did is not done again. Some things can't be sent so: a function of ``torch.jit`` or
+``torch.compile``, an operator, a connection. Then the workers import the file, and get the state of its plain values.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent import strategies
-from remote_agent.training.errors import JobError
 from remote_agent.training.shared import own_devices
-from remote_agent.training.user_code import importing, inert, job_code, side_effects
+from remote_agent.training.user_code import importing, inert, job_code, side_effects, unsendable
 from remote_agent.training.user_code.user_errors import is_users_own
 
 BY_VALUE, OTHERS_BY_NAME, BY_NAME = range(3)
@@ -78,10 +77,8 @@ def dumps(factory: Any, least: int = BY_VALUE) -> bytes:
             return _packed(factory, module, way)
         except Exception as error:  # noqa: BLE001 - whatever the objects raise
             first = first or error
-    raise JobError(
-        f"the job can't be sent to the workers: {first}",
-        hint="keep open files, locks and connections out of the job object",
-    ) from first
+    assert first is not None
+    raise unsendable.refusal("the job", "self", factory, first) from first
 
 
 def _packed(factory: Any, module: ModuleType | None, way: int) -> bytes:
@@ -156,6 +153,7 @@ def send_by_name() -> None:
     copyreg.pickle(functools._lru_cache_wrapper, _cached_function)  # noqa: SLF001 - it has no other name
     copyreg.pickle(functools.cached_property, _cached_property)
     copyreg.pickle(typing.NewType, _new_type)
+    unsendable.install()
 
 
 def _by_name(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str]]:

@@ -264,7 +264,7 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
         return NEEDS_ARGUMENTS
     if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
         return FIRST.format(name=error.name)
-    return job_code.advice(error) or HINTS.get(where, HINT)
+    return job_code.advice(error) or HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
 
 
 def _called_otherwise(error: TypeError, own: Sequence[Frame]) -> str:

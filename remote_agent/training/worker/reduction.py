@@ -45,6 +45,7 @@ from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.errors import NothingCounts
 from remote_agent.training.worker.device.compute import seed_everything, slice_seed
+from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.engine import Parts
 from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
 
@@ -112,6 +113,7 @@ class Reduction:
         self._most_norm, self._seed = parts.config.clip_norm, parts.config.seed
         self._parameters = [parameter for members in parts.weights.parameters for parameter in members]
         self._buffers = flat.buffers(parts.model, parts.buffers)
+        self._trained = TrainedParameters(parts.model)
         self._bystanders: flat.Bystanders | None = flat.Bystanders(parts.model, parts.buffers)
         self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
         _unpack(self._kept, first)
@@ -188,6 +190,7 @@ class Reduction:
             self._schedule.set(self._optimizer, step)
         seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
         job.guard("the optimizer's step", self._optimizer.step)
+        self._trained.check()
         self._average.update(self._parameters)
         if self._bystanders is not None:  # checking the first step is enough
             checks.refuse_changes(self._bystanders)

@@ -381,6 +381,33 @@ def test_who_goes_on_steps_as_if_there_had_been_no_break(kind: Callable[..., Any
         assert torch.equal(expected, found)
 
 
+class Warm(nn.Linear):
+    tau = 1.0
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.tau, self.kind = 1.0, "warm"
+
+
+def test_a_number_of_the_model_that_a_hook_of_the_step_changes_goes_on() -> None:
+    def cooling(built: Any, _: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: setattr(built, "tau", built.tau / 2))
+        return optimizer
+
+    def begun() -> tuple[Warm, torch.optim.Optimizer]:
+        model = Warm()
+        return model, job.create_optimizer(SimpleNamespace(create_optimizer=cooling), model, TrainingConfig())
+
+    first, optimizer = begun()
+    stepped(first, optimizer, 0, 3)
+    second, later = begun()
+    into_optimizer(second, later, unpack(pack(TrainingState(optimizer=of_optimizer(first, optimizer)))).optimizer)
+    assert second.tau == first.tau == 0.125
+    stepped(second, later, 3, 4)
+    assert (second.tau, second.kind) == (0.0625, "warm")
+
+
 def test_what_the_settings_or_a_schedule_say_is_not_remembered() -> None:
     model, optimizer = made(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
     rates = schedule.create(SimpleNamespace(), optimizer, TrainingConfig(schedule="cosine", num_iterations=10))

@@ -16,7 +16,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import lazy
 from remote_agent.training.coordinator.sources import source_of
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.checks import check_model, check_optimizer, load_first
+from remote_agent.training.user_code.checks import check_model, check_optimizer, first_state, load_first
 
 
 def model() -> nn.Linear:
@@ -87,6 +87,23 @@ def test_a_model_of_another_dtype_than_the_coordinators_is_refused_and_not_round
         load_first(model(), weights)
     assert "set_default_dtype" in error.value.hint
     load_first(model().double(), weights)
+
+
+class Heads(nn.Module):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({name: nn.Linear(3, 2) for name in names})
+
+
+def test_layers_in_another_order_on_a_host_are_refused() -> None:
+    """Weights travel in the order of the layers: those of a set of names would go to others of the same shape."""
+    weights = first_state(Heads(["a", "b"]).state_dict(), Heads(["a", "b"]))
+    load_first(Heads(["a", "b"]), weights)
+    with pytest.raises(
+        JobError, match=r"another order on this host: heads\.b\.weight in the place of heads\.a"
+    ) as error:
+        load_first(Heads(["b", "a"]), weights)
+    assert "sorted" in error.value.hint
 
 
 class LazyJob:

@@ -21,11 +21,11 @@ from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import answer_of
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import EXCHANGE_S, LOOK_S, PING_S, given_up_after
-from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.shared.messages import EvaluationTask, Failed
 from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.user_code import unsendable
 
 AHEAD = 2
 """Number of pieces that a worker has at a time: the current one, and the next."""
@@ -76,9 +76,11 @@ class Evaluator:
         self._validation = session.validation
         try:
             self._data: Ref[Any] = rpc.put(session.validation.data)
-        except (TypeError, AttributeError) as error:
-            hint = "keep open files, locks and connections out of it"
-            raise JobError(f"the validation data can't be sent to the workers: {error}", hint=hint) from error
+        except rpc.Unexpected:
+            raise
+        except Exception as error:  # whatever the objects raise
+            why = error.__cause__ or error
+            raise unsendable.refusal("the validation data", "data", session.validation.data, why) from error
 
     def evaluate(
         self, session: Session, numbers: Collection[int] | None = None, *, checked: bool = False

@@ -20,7 +20,7 @@ from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.deadlines import MEASURE_S, PING_S
-from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
@@ -33,6 +33,8 @@ from remote_agent.training.worker.device.simulation import SimulatedDevice
 CALLS = 9
 """Times that all workers are called, and all answers waited for; the median counts."""
 
+HINT = "look at the host, or leave its device out of the run"
+
 T = TypeVar("T")
 
 
@@ -42,8 +44,11 @@ class CrashReports(Protocol):
     def died(self, seat: Placement, actor: Actor, cause: str) -> None:
         """A worker's process ended."""
 
-    def not_measured(self, seat: Placement, actor: Actor) -> JobError | None:
-        """Why a worker was not measured in time, if a call of the user's code does not return."""
+    def not_measured(self, seat: Placement, actor: Actor, pulse: Pulse | None) -> JobError | None:
+        """Why a worker was not measured in time, if a call of the user's code does not return.
+
+        ``pulse`` is its last answer to a ping; None: there was none.
+        """
 
 
 @dataclass(eq=False)
@@ -152,11 +157,13 @@ def measure(
     while running:
         ready = rpc.first_ready([ref for _, ref in running], MEASURE_S)
         if ready is None:
-            hung = [at for at, (each, _) in enumerate(running) if not _goes_on(each, max(MEASURE_S, patience_s))]
-            if not hung:
-                continue
-        candidate, ref = running.pop(hung[0] if ready is None else ready)
-        results[candidate] = _result(candidate, ref if ready is not None else None, crashes)
+            for candidate, _ in running:
+                pulse = pulse_of(candidate.actor)
+                if pulse is None or pulse.quiet_s >= max(MEASURE_S, patience_s):
+                    raise _hangs(candidate, pulse, crashes)
+            continue
+        candidate, ref = running.pop(ready)
+        results[candidate] = _result(candidate, ref, crashes)
         if queues[candidate.opened.machine]:
             begin(queues[candidate.opened.machine].pop(0))
 
@@ -185,15 +192,6 @@ def measure(
     )
 
 
-def _goes_on(candidate: Candidate, patience_s: float) -> bool:
-    """Whether a worker is slow, and does not hang: a call of the user's code began not long ago."""
-    try:
-        pulse: Pulse = rpc.get(candidate.actor.call_in(PING, "ping"), PING_S)
-    except rpc.NoAnswer:
-        return False
-    return pulse.quiet_s < patience_s
-
-
 def _calls_s(candidates: Sequence[Candidate]) -> tuple[float, ...]:
     """Seconds until each of them has answered where all are called at once, as in a step: the median of some."""
     times: list[list[float]] = [[] for _ in candidates]
@@ -218,14 +216,25 @@ def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
     return tuple(f"{', '.join(sorted(workers))}: {note}" for note, workers in saying.items())
 
 
-def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: CrashReports | None) -> Measured:
+def pulse_of(actor: Actor) -> Pulse | None:
+    """A living actor's answer to a ping, which a server fills with nothing; None: it does not answer in time."""
+    try:
+        answer = rpc.get(actor.call_in(PING, "ping"), PING_S)
+    except rpc.NoAnswer:
+        return None
+    return answer if isinstance(answer, Pulse) else Pulse()
+
+
+def _hangs(candidate: Candidate, pulse: Pulse | None, crashes: CrashReports | None) -> TrainingError:
+    """The error for a worker that gave no answer, or in which no call of the user's code began for too long."""
+    seat = candidate.seat
+    error = crashes.not_measured(seat, candidate.actor, pulse) if crashes is not None else None
+    cause = f"{seat.worker} stands still while it is measured"
+    return error or LostAtStart(cause, hint=HINT, host=seat.spec.host)
+
+
+def _result(candidate: Candidate, ref: Ref[Measured | Failed], crashes: CrashReports | None) -> Measured:
     host = candidate.seat.spec.host
-    hint = "look at the host, or leave its device out of the run"
-    if ref is None:
-        hung = crashes.not_measured(candidate.seat, candidate.actor) if crashes is not None else None
-        if hung is not None:
-            raise hung
-        raise LostAtStart(f"{candidate.seat.worker} stands still while it is measured", hint=hint, host=host)
     try:
         result = rpc.get(ref, MEASURE_S)
     except (*rpc.Lost, rpc.CallFailed) as error:
@@ -233,7 +242,7 @@ def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: C
         if crashes is not None:
             crashes.died(candidate.seat, candidate.actor, rpc.describe(error))
         kind = PlacementError if isinstance(error, rpc.CallFailed) else LostAtStart
-        raise kind(cause, hint=hint, host=host) from error
+        raise kind(cause, hint=HINT, host=host) from error
     if isinstance(result, Failed):
         failure = result.error(host)
         if isinstance(failure, TooLarge):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import safetensors.torch
 from torch import nn
 
 from remote_agent.strategies import spec_of
@@ -18,11 +17,11 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.coordinator.members import Server
 from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.plan.measure import Candidate
+from remote_agent.training.coordinator.plan.measure import Candidate, pulse_of
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.deadlines import LOAD_S, OPEN_S, PING_S, PLACEMENT_S, PULSE_S, TRANSFER_S
-from remote_agent.training.errors import DeviceUnfit, JobError, LostAtStart, PlacementError
+from remote_agent.training.deadlines import LOAD_S, OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
+from remote_agent.training.errors import DeviceUnfit, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import rpc
@@ -30,8 +29,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
-from remote_agent.training.user_code import job_code, sending
-from remote_agent.training.user_code.user_errors import headline
+from remote_agent.training.user_code import checks, job_code, sending, unsendable
 from remote_agent.training.worker.actor import Worker
 
 SERVER, WORKER = "server", "worker"
@@ -61,7 +59,7 @@ class WorkerInit:
         self._factory, self._dataset, self.options = trained.factory, dataset, options
         self.job = rpc.put(job.dumps(self._factory))
         weights = {} if split else {**checkpoint.portable_state(model), **checkpoint.unsaved(model)}
-        self.state = rpc.put(safetensors.torch.save(weights) if weights else b"")
+        self.state = rpc.put(checks.first_state(weights, model))
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
@@ -74,14 +72,14 @@ class WorkerInit:
         for way in (sending.OTHERS_BY_NAME, sending.BY_NAME, None):
             try:
                 return rpc.put(self._dataset)
-            except (TypeError, AttributeError) as each:
+            except rpc.Unexpected:
+                raise
+            except Exception as each:  # noqa: BLE001 - whatever the objects raise
                 error = error or each
                 if way is not None:
                     self.job = rpc.put(job.dumps(self._factory, way))
-        assert error is not None
-        said = headline(error.__cause__ or error)  # Ray's own text is a page about how it found out
-        hint = "keep open files, locks and connections out of the data: open them where a sample is read"
-        raise JobError(f"the data can't be sent to the workers: {said}", hint=hint) from error
+        assert error is not None  # of which Ray's own text is a page about how it found out
+        raise unsendable.refusal("the data", "data", self._dataset, error.__cause__ or error) from error
 
 
 class Servers:
@@ -340,15 +338,6 @@ def _has_ended(server: Server) -> bool:
     return False
 
 
-def _answers(actor: Actor) -> bool:
-    """Whether a process has loaded its libraries, and lives."""
-    try:
-        rpc.get(actor.call_in(PING, "ping"), PING_S)
-    except rpc.NoAnswer:
-        return False
-    return True
-
-
 def _opened(actor: Actor, ref: Ref[Any], who: str, host: str, since: float) -> object:
     """Wait for the answer of an ``open`` call of an actor that was started at ``since`` on the monotonic clock.
 
@@ -364,7 +353,7 @@ def _opened(actor: Actor, ref: Ref[Any], who: str, host: str, since: float) -> o
             answer = rpc.get(ref, max(0.0, since + limit - time.monotonic()))
             break
         except rpc.Timeout:
-            if limit >= LOAD_S or not _answers(actor):
+            if limit >= LOAD_S or pulse_of(actor) is None:
                 raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
             limit += OPEN_S
         except rpc.Lost as error:

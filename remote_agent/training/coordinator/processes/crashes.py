@@ -24,7 +24,7 @@ from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import PING, Busy, Pulse
+from remote_agent.training.shared.messages import Busy, Pulse
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, Frame, clean, is_users_own, lines_of
 from remote_agent.whereabouts import LastWords, last_words_here
@@ -97,15 +97,19 @@ class Crashes:
         if error is not None:
             raise error
 
-    def not_measured(self, seat: Placement, actor: Actor) -> JobError | None:
-        """The reason why a worker was not measured in time, if a call of the user's code does not return."""
-        try:
-            pulse: Pulse = rpc.get(actor.call_in(PING, "ping"), PING_S)
-        except rpc.NoAnswer:
+    def not_measured(self, seat: Placement, actor: Actor, pulse: Pulse | None) -> JobError | None:
+        """The reason why a worker was not measured in time, if a call of the user's code does not return.
+
+        Args:
+            seat: of the worker.
+            actor: the worker.
+            pulse: its last answer to a ping; None: there was none.
+        """
+        if pulse is not None:
+            busy = pulse.busy
+        else:
             words = self._last_words(seat.spec.host, actor.key)  # it may hold Python's own lock
             busy = Busy(place=words.place, seconds=words.seconds) if words is not None and words.place else None
-        else:
-            busy = pulse.busy
         return _error([_hang(seat, busy)]) if busy is not None else None
 
     def explained(self, error: TrainingError) -> TrainingError:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TextIO
 
 from remote_agent import protocol
+from remote_agent.goals import shown
 from remote_agent.protocol import Event
 from remote_agent.training.coordinator.prints import output_lines
 from remote_agent.training.coordinator.reporting.callbacks import Callback
@@ -70,7 +71,7 @@ class ProgressLine(Callback):
                 self._say(event.text)
 
     def on_evaluate(self, event: protocol.Evaluated) -> None:
-        figures = (f"{name} {_number(figure)}" for name, figure in event.metrics.items())
+        figures = (f"{shown(name)} {_number(figure)}" for name, figure in event.metrics.items())
         self._evaluated = "  ".join(figures) + (" (best)" if event.best else "")
 
     def on_step(self, event: protocol.Step) -> None:
@@ -89,7 +90,7 @@ class ProgressLine(Callback):
         if isinstance(event, protocol.RunFinished):
             why = f" ({event.reason})" if event.reason else ""
             word = "stopped" if event.stopped else "finished"
-            figures = "".join(f", {name} {_number(figure)}" for name, figure in event.evaluation.items())
+            figures = "".join(f", {shown(name)} {_number(figure)}" for name, figure in event.evaluation.items())
             loss = _number(event.final_loss)
             self._say(f"{word} after {event.steps:,} steps{why}: loss {loss}{figures}; {event.checkpoint}")
         elif self._shown:

@@ -159,7 +159,8 @@ class Additivity:
             if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
                 hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
             if not hidden and (written := held_values.changed(first, kept, lengths=False)):
-                if self._unsteady and not others:  # a table of features, which the loss reads before it writes them
+                is_table = self._unsteady and not others  # of features, which the loss reads before it writes them
+                if is_table or held_values.is_option(written):
                     hidden = written
                 elif written.startswith("self."):
                     self._notes += (notes.WRITTEN.format(name=written),)

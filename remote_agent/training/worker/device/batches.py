@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -68,8 +69,8 @@ def unlike(computer: Fetches, indices: Indices, earlier: Taken | None = None) ->
 
 def _numbers(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
     """Numbers in the attributes of a data set, and of those that it is made of."""
-    if isinstance(value, bool | int | float):
-        yield path, value
+    if isinstance(value, bool | int | float | Tensor | np.ndarray) and not isinstance(value, np.memmap):
+        yield from held_values.values(path, value)
     elif isinstance(value, list | tuple) and depth:  # those of a ConcatDataset
         for entry in islice(value, held_values.MOST_ENTRIES):
             if isinstance(entry, Dataset):
@@ -83,28 +84,38 @@ class Rows:
     """Whether batches have a row for each sample: where they had, one with fewer has lost some (a ``collate_fn``)."""
 
     def __init__(self) -> None:
-        self._always = True
+        self._places: frozenset[str] | None = None  # of tensors and lists with a row for each sample
 
     def note(self, batch: Any, samples: int) -> None:
         """The measurement got this batch of so many samples."""
-        self._always = self._always and samples in _lengths(batch, DEPTH)
+        found = frozenset(place for place, length in _lengths("", batch, DEPTH) if length == samples)
+        self._places = found if self._places is None else self._places & found
 
     def lost(self, batch: Any, samples: int) -> str:
         """What is wrong with a batch of so many samples; empty: nothing."""
-        lengths = _lengths(batch, DEPTH) if self._always else {samples}
-        if samples in lengths:
+        lengths = {length for place, length in _lengths("", batch, DEPTH) if place in (self._places or ())}
+        if not lengths or samples in lengths:
             return ""
         return (
-            f"{samples} samples became a batch of {max(lengths, default=0)} rows (does collate_fn leave some out?), and"
+            f"{samples} samples became a batch of {max(lengths)} rows (does collate_fn leave some out?), and"
             " a mean over these is no mean over samples"
         )
 
 
-def _lengths(batch: Any, depth: int) -> set[int]:
-    """The first dimensions of all tensors of a batch."""
+def _lengths(place: str, batch: Any, depth: int) -> Iterator[tuple[str, int]]:
+    """The first dimensions of a batch's tensors, and the lengths of its lists, by where they are."""
     if isinstance(batch, Tensor):
-        return {len(batch)} if batch.dim() else set()
-    entries = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    if held_values.is_own(batch) and not isinstance(batch, Mapping | list | tuple):
-        entries = vars(batch).values()
-    return set().union(*(_lengths(entry, depth - 1) for entry in entries)) if depth else set()
+        if batch.dim():
+            yield place, len(batch)
+        return
+    entries: Any = ()
+    if isinstance(batch, list | tuple):
+        yield place, len(batch)
+        entries = enumerate(batch)
+    elif isinstance(batch, Mapping):
+        entries = batch.items()
+    elif held_values.is_own(batch):
+        entries = vars(batch).items()
+    if depth:
+        for name, entry in entries:
+            yield from _lengths(f"{place}.{name}", entry, depth - 1)

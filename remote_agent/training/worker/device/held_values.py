@@ -28,6 +28,9 @@ MOST_NUMBERS = 1_000_000
 LENGTH = "len({})"
 """The name of how long a list or a dict is: what is only added to it may be for the user's own log."""
 
+OPTIONS = ".param_groups[{}]"
+"""In the name of an optimizer's option: the job's copy of its optimizer is not the one that trains."""
+
 ITERATOR = "an iterator"
 """In the place of an iterator, which does not tell where it is."""
 
@@ -44,12 +47,8 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
         yield path, _digest(torch.as_tensor(value))
-    elif isinstance(value, nn.Module):
-        for name, tensor in value.state_dict().items():
-            if isinstance(tensor, Tensor):
-                yield f"{path}.{name}", _digest(tensor)
-        for name, module in value.named_modules():
-            yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
+    elif isinstance(value, nn.Module | torch.optim.Optimizer):
+        yield from _of_model(path, value, depth) if isinstance(value, nn.Module) else _of_optimizer(path, value)
     elif (state := _state_of(value)) is not None:
         yield path, state
     elif isinstance(value, set):
@@ -65,6 +64,26 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
             yield from values(f"{path}.{name}", held, depth - 1)
     elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
         yield path, ITERATOR
+
+
+def _of_model(path: str, model: nn.Module, depth: int) -> Iterator[tuple[str, object]]:
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            yield f"{path}.{name}", _digest(tensor)
+    for name, module in model.named_modules():
+        yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
+
+
+def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
+    for number, group in enumerate(optimizer.param_groups):
+        for name, option in group.items():
+            if isinstance(option, bool | int | float):
+                yield f"{path}{OPTIONS.format(number)}[{name!r}]", option
+
+
+def is_option(path: str) -> bool:
+    """Whether a path is that of an optimizer's option."""
+    return OPTIONS.partition("{")[0] in path
 
 
 def _state_of(value: object) -> object:

@@ -6,9 +6,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.processes import crashes
 from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.errors import LostAtStart
 from remote_agent.training.shared import rpc
+from remote_agent.training.shared.messages import PING, WorkerReady
 from remote_agent.whereabouts import LastWords, Place
 
 LOSS = Place(200, 1, "loss", 656, 32)
@@ -48,3 +51,15 @@ def test_a_crash_of_its_own_is_the_calls_doing_whatever_its_host_does(
 ) -> None:
     (text,) = said(monkeypatch, cause, "SIGSEGV", lives=False)
     assert text == "loss crashed its worker in step 200 (SIGSEGV in loss, with the 32 samples from 656 on): b/cpu"
+
+
+def test_a_worker_that_hangs_while_it_is_measured_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor, seat = MagicMock(), MagicMock(worker="b/cpu")
+    seat.spec.max_batch = None
+    monkeypatch.setattr(rpc, "first_ready", lambda *_: None)
+    monkeypatch.setattr(rpc, "get", MagicMock(side_effect=rpc.Timeout("planted")))
+    monkeypatch.setattr(Crashes, "_last_words", lambda *_: None)
+    hanging = Candidate(seat, actor, WorkerReady(machine="m", cores=1, device="cpu"))
+    with pytest.raises(LostAtStart, match="b/cpu stands still"):
+        measure([hanging], 8, 0.1, 1.0, Crashes())
+    actor.call_in.assert_called_once_with(PING, "ping")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 from remote_agent import protocol
@@ -55,6 +56,19 @@ def test_a_terminal_gets_one_line_that_renews_itself_without_escape_codes() -> N
     assert "1:30 left" in text
     assert text.count("\n") == 1
     assert text.endswith("finished after 3 steps (early stopping: enough): loss 0.25, val_loss 0.3; there\n")
+
+
+def test_a_jobs_own_metric_called_loss_is_not_taken_for_the_training_loss() -> None:
+    stream = Terminal()
+    line = ProgressLine(stream)
+    line.on_event(started())
+    line.on_evaluate(
+        protocol.Evaluated(seq=5, time=9.0, step=1, epoch=None, metrics={"loss": 0.3}, samples=9, seconds=1.0)
+    )
+    line.on_step(step(1, 0.1))
+    line.on_end(dataclasses.replace(finished(), evaluation={"loss": 0.3}))
+    assert "loss 0.5  val_loss 0.3" in stream.getvalue()
+    assert "loss 0.25, val_loss 0.3;" in stream.getvalue()
 
 
 def test_what_the_plan_says_is_shown_once_a_line_each() -> None:

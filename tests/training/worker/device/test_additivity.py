@@ -546,6 +546,25 @@ def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
     assert found(job.loss, owner=job).hidden == "self.table"
 
 
+def test_an_option_that_the_loss_sets_in_the_jobs_copy_of_its_optimizer_is_named() -> None:
+    class Job:
+        def __init__(self) -> None:
+            self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+            self.rate = 0.1
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate / 2
+            return squared(model, batch)
+
+    job = Job()
+    hidden = found(job.loss, owner=job).hidden
+    assert hidden == "self.optimizer.param_groups[0]['lr']"
+    with pytest.raises(JobError, match="changes with every call") as error:
+        settle(TrainingConfig(batch_size=4), Findings(hidden=hidden), (), 2)
+    assert "create_scheduler" in error.value.hint
+
+
 def test_an_iterator_that_the_loss_goes_on_with_is_named_and_one_that_is_left_alone_is_not() -> None:
     class Job:
         def __init__(self) -> None:

@@ -62,6 +62,25 @@ def test_samples_that_depend_on_how_many_were_taken_are_told_with_the_count(wrap
     assert "taken of the data set changes" in found(wrapped(Points(lambda data: 1 + data.taken / 100)))
 
 
+class Sinking(Dataset[Any]):
+    """Each sample is lowered in the place where it is kept."""
+
+    def __init__(self) -> None:
+        self.values = torch.ones(SAMPLES, 4)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.values[index]
+        sample -= 0.1
+        return sample
+
+
+def test_samples_that_are_changed_where_they_are_kept_are_told_with_the_tensor() -> None:
+    assert "values of the data set changes" in found(Sinking())
+
+
 @pytest.mark.parametrize("change", [lambda data: 2.0, lambda data: float(np.random.rand())])
 def test_a_data_set_that_counts_for_itself_gives_the_same_samples(change: Any) -> None:
     assert found(Points(change)) == ""
@@ -125,3 +144,16 @@ def test_batches_without_a_row_for_each_sample_are_not_counted() -> None:
     assert "batch of 4 rows" in rows.lost((torch.zeros(4, 2), torch.zeros(2, 3)), 5)
     rows.note((torch.zeros(9, 2),), 5)
     assert not rows.lost((torch.zeros(4, 2),), 5)
+
+
+def test_a_list_of_images_has_a_row_for_each_whatever_is_in_them() -> None:
+    """Four images with other numbers of boxes are not taken for a batch of which one got lost."""
+
+    def detection(*boxes: int) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+        return [torch.zeros(1, 8, 8) for _ in boxes], [{"boxes": torch.zeros(count, 4)} for count in boxes]
+
+    rows = batches.Rows()
+    rows.note(detection(1, 2, 3, 4), 4)
+    rows.note(detection(1, 2), 2)
+    assert not rows.lost(detection(1, 1, 2, 2), 4)
+    assert "batch of 3 rows" in rows.lost(detection(1, 4, 4), 4)

@@ -1,0 +1,137 @@
+"""The coordinator's own copies of the job, its model, optimizer and data, from which nothing is trained.
+
+What a callback, ``evaluate`` or a scheduler changes there (a temperature, a learning rate, ``requires_grad``, the
+strength of an augmentation, weights) reaches no worker, and the run would go on without it and without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.job_values import read_by, read_by_loss
+from remote_agent.training.user_code.user_errors import is_of_users
+
+HINT = (
+    "what changes in the course of training belongs into the model, as a buffer that forward or loss changes: a counter"
+    " of steps, torch.zeros((), dtype=torch.int64) in register_buffer, is the same on all workers"
+)
+
+_LOSS, _FORWARD, _DATA, _STEP, _TRAINING = "loss", "forward", "the data", "the optimizer's step", "training"
+_HINTS = {
+    _STEP: "give create_scheduler(optimizer, config), or change options in a hook of the optimizer's step",
+    _TRAINING: "change weights in a hook of the optimizer's step (optimizer.register_step_post_hook in"
+    " create_optimizer), which runs where they are; leave requires_grad as create_model sets it, and train a layer that"
+    " is to follow later in a second run that goes on from the first one",
+}
+"""Others in the place of :data:`HINT`, by what goes by the value."""
+
+_OTHERS = ("dataset", "datasets", "_dataset", "_given")
+"""Attributes of data sets of torch and of ours that hold others."""
+
+Values = dict[str, object]
+
+
+class HeadCopies:
+    """Notices changes.
+
+    Args:
+        factory: the job.
+        sent: what its loss reads, as it was when the workers got it.
+        model: the coordinator's.
+        optimizer: the same.
+        data: the data set that was sent to the workers; None: they have none.
+    """
+
+    def __init__(
+        self,
+        factory: object,
+        sent: Mapping[str, object],
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: object = None,
+    ) -> None:
+        self._factory, self._model, self._optimizer, self._data = factory, model, optimizer, data
+        self._held = {**self._values(), _LOSS: dict(sent)}
+        self.loaded()
+
+    def loaded(self) -> None:
+        """The coordinator itself has brought weights into its model."""
+        self._weights = self._versions()
+
+    def refuse_changed(self) -> None:
+        """Refuse to go on where something is no longer what the workers have.
+
+        Raises:
+            JobError: one differs.
+        """
+        for reader, values in self._values().items():
+            _refuse(reader, self._held[reader], values)
+        _refuse(_TRAINING, self._weights, self._versions())
+
+    def _values(self) -> dict[str, Values]:
+        """Numbers and texts by what reads them, and by where they are; of tensors the version."""
+        modules = [_of_module(f"model.{path}".rstrip("."), module) for path, module in self._model.named_modules()]
+        groups = [
+            (f"{name} of the optimizer's group {number}", value)
+            for number, group in enumerate(self._optimizer.param_groups)
+            for name, value in group.items()
+        ]
+        return {
+            _LOSS: dict(read_by_loss(self._factory)),
+            _FORWARD: {name: value for found in modules for name, value in found.items()},
+            _STEP: {name: value for name, value in groups if isinstance(value, bool | int | float)},
+            _DATA: dict(_of_data("data", self._data)),
+            _TRAINING: {
+                f"requires_grad of {name}": each.requires_grad for name, each in self._model.named_parameters()
+            },
+        }
+
+    def _versions(self) -> Values:
+        found: Values = {}
+        for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
+            with contextlib.suppress(RuntimeError):  # inference tensors have no version
+                found[name] = (id(tensor), tensor._version)  # noqa: SLF001
+        return found
+
+
+def _refuse(reader: str, held: Mapping[str, object], now: Mapping[str, object]) -> None:
+    for name, value in now.items():
+        if name in held and held[name] != value and value == value:
+            change = f"changed from {held[name]!r} to {value!r}" if not isinstance(value, tuple) else "was changed"
+            raise JobError(
+                f"{name} {change} on the coordinator (by a callback, evaluate or a scheduler?), and {reader} reads it:"
+                " the workers have a copy of the job, in which it stays as it was",
+                hint=_HINTS.get(reader, HINT),
+            )
+
+
+def _of_module(path: str, module: nn.Module) -> Mapping[str, object]:
+    """What a module's forward goes by: of one of torch's each number (``p`` of a dropout)."""
+    if is_of_users(type(module).__module__):
+        found = read_by(path, module, (module.forward,))
+        return {name: value for name, value in found.items() if name != f"{path}.training"}
+    return {
+        f"{path}.{name}": value
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float) and name != "training" and not name.startswith("_")
+    }
+
+
+def _of_data(path: str, data: object, depth: int = 4) -> Iterator[tuple[str, object]]:
+    """What a data set's samples, and their batches, go by."""
+    collate = getattr(data, "_collate", None)
+    if collate is not None:
+        yield from read_by("self", getattr(collate, "__self__", collate), (collate, type(collate).__call__)).items()
+    if is_of_users(type(data).__module__) and hasattr(data, "__getitem__"):
+        code = [getattr(data, name, None) for name in ("__getitem__", "__getitems__", "batch")]
+        yield from read_by(path, data, code).items()
+    elif depth and hasattr(data, "__dict__"):
+        for name in _OTHERS:
+            held = vars(data).get(name)
+            for each in held if isinstance(held, list | tuple) else (held,):
+                yield from _of_data(path, each, depth - 1)

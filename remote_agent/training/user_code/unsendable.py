@@ -1,0 +1,107 @@
+"""Sends what is another one in each process (a lock, a weak reference), and names what can't be sent at all."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+from ray import cloudpickle
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.user_errors import headline, is_of_users
+
+MOST_ENTRIES = 1000
+"""Of a container, that are looked at."""
+
+HINT = (
+    "make it where it is used first, in each process: `if self.file is None: self.file = open(...)` in loss or"
+    " __getitem__, with None in its place until then"
+)
+
+_ANEW: tuple[Callable[[], Any], ...] = (threading.Lock, threading.RLock, threading.local)
+_WEAK: tuple[type, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+
+
+def install() -> None:
+    """Have these packed from now on: locks and thread's own values as new ones, weak references to what is sent."""
+    for make in _ANEW:
+        copyreg.pickle(type(make()), lambda _, make=make: (make, ()))  # type: ignore[misc]
+    for kind in _WEAK:
+        copyreg.pickle(kind, lambda held, kind=kind: (kind, (dict(held),)))  # type: ignore[misc]
+    copyreg.pickle(weakref.WeakSet, lambda held: (weakref.WeakSet, (list(held),)))
+    copyreg.pickle(weakref.ReferenceType, lambda each: (_reference, (each(),)))
+    copyreg.pickle(MappingProxyType, lambda held: (MappingProxyType, (dict(held),)))
+
+
+def _reference(value: Any) -> Any:
+    """A weak reference; one to nothing is dead, as that which was sent."""
+    return weakref.ref(set() if value is None else value)
+
+
+def refusal(what: str, name: str, value: object, error: BaseException) -> JobError:
+    """Why ``what`` can't be sent to the workers, with the variable or attribute of it that is to blame.
+
+    Args:
+        what: in words.
+        name: what messages call ``value``.
+        value: what can't be sent.
+        error: what packing it raised.
+    """
+    path, why = _culprit(name, value, error, {id(value)})
+    where = f"{path}: " if path != name else ""
+    return JobError(f"{what} can't be sent to the workers: {where}{headline(why)}", hint=HINT)
+
+
+def _culprit(path: str, value: object, error: BaseException, seen: set[int]) -> tuple[str, BaseException]:
+    """The innermost part of ``value`` that can't be packed, and what packing it raises."""
+    for name, part in _parts(path, value):
+        if id(part) not in seen:
+            seen.add(id(part))
+            try:
+                cloudpickle.dumps(part)
+            except Exception as why:  # noqa: BLE001 - whatever the objects raise
+                return _culprit(name, part, why, seen)
+    return path, error
+
+
+def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """What is packed with ``value``, by where it is."""
+    if isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", entry) for key, entry in list(islice(value.items(), MOST_ENTRIES)))
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{number}]", entry) for number, entry in enumerate(value[:MOST_ENTRIES]))
+    elif isinstance(value, functools.partial):
+        yield from ((path, each) for each in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, MethodType):
+        yield from ((path, value.__self__), (path, value.__func__))
+    elif isinstance(value, FunctionType):
+        if not is_of_users(value.__module__):
+            return
+        with contextlib.suppress(ValueError):  # a variable around it has no value yet
+            outside = inspect.getclosurevars(value)
+            yield from {**outside.globals, **outside.nonlocals}.items()
+    elif isinstance(value, type):
+        named = vars(value).items() if is_of_users(value.__module__) else ()
+        yield from ((f"{value.__name__}.{name}", inspect.unwrap(_plain(held))) for name, held in named)
+    elif hasattr(value, "__dict__") and _is_entered(type(value)):
+        yield from ((f"{path}.{name}", held) for name, held in list(vars(value).items()))
+        yield type(value).__name__, type(value)
+
+
+def _is_entered(kind: type) -> bool:
+    """Whether messages name what is in such an object: of the user's, or around a data set of theirs."""
+    around = ("torch.utils.data", "remote_agent")
+    return not issubclass(kind, ModuleType) and (is_of_users(kind.__module__) or kind.__module__.startswith(around))
+
+
+def _plain(held: Any) -> Any:
+    """The function of a method."""
+    return getattr(held, "__func__", getattr(held, "fget", held))

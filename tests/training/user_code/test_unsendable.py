@@ -1,0 +1,57 @@
+"""A message about what can't be sent names the attribute or the variable that is to blame."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from remote_agent.training import job
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.unsendable import refusal
+
+
+@pytest.fixture
+def opened() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        yield connection
+
+
+class Holder:
+    def __init__(self, held: Any) -> None:
+        self.name, self.held = "x", held
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda file: Holder(file), "self.held"),
+        (lambda file: Holder({"log": [1, file]}), "self.held['log'][1]"),
+        (lambda file: Holder(Holder(file)), "self.held.held"),
+        (lambda file: Holder(functools.partial(print, file=file)), "self.held"),
+        (lambda file: Holder(lambda: file.commit()), "file"),
+        (lambda file: Holder(Holder(file).__init__), "self.held.held"),
+        (lambda file: type("Job", (), {"__module__": "__main__", "log": file})(), "Job.log"),
+        (lambda file: Holder(row for row in [file]), "self.held"),
+    ],
+)
+def test_what_can_not_be_sent_is_named(make: Any, path: str, opened: sqlite3.Connection) -> None:
+    error = refusal("the job", "self", make(opened), TypeError("cannot pickle"))
+    assert error.cause.startswith(f"the job can't be sent to the workers: {path}: TypeError: "), error.cause
+
+
+def test_a_job_that_holds_a_connection_is_refused_by_its_attribute(opened: sqlite3.Connection) -> None:
+    with pytest.raises(JobError, match=r"self\.held: TypeError: cannot pickle") as caught:
+        job.dumps(Holder(opened))
+    assert "where it is used first" in caught.value.hint
+
+
+def test_a_loop_of_objects_ends(opened: sqlite3.Connection) -> None:
+    first = Holder(opened)
+    second = Holder(first)
+    first.name = second  # type: ignore[assignment]
+    assert "held: TypeError" in refusal("the data", "data", second, TypeError("planted")).cause
