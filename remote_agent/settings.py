@@ -277,20 +277,25 @@ def check(
     parse: bool = True,
     own: Mapping[str, Any] = types.MappingProxyType({}),
     is_open: bool = False,
+    rest: Mapping[str, Any] | None = None,
+    swept: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Every mistake in some settings that shows without the job, whose own configuration has the rest.
 
-    Settings that do not go together are among them where both are given here.
+    Settings that do not go together are among them where both are given here, or are known.
 
     Args:
         settings: field name to value.
         parse: values are texts, as ``--set key=value`` gives them; False: they are Python's.
         own: hints of the job's own settings, by name.
         is_open: the job may have more of its own, which only its host knows.
+        rest: the job's own configuration; None: it is not known.
+        swept: settings that have other values beside these, in trials of a sweep.
     """
     values, mistakes = _read(settings, parse=parse, own=own, is_open=is_open)
-    mistakes += job_settings.missing(own, settings)
-    return (*mistakes, *_conflicts({**_defaults(), **values}, among=values))
+    mistakes += job_settings.missing(own, {*settings, *swept})
+    among = (set(values) if rest is None else _right(settings, values)) - set(swept)
+    return (*mistakes, *_conflicts({**_defaults(), **(rest or {}), **values}, among=among))
 
 
 def _read(

@@ -9,7 +9,7 @@ import ast
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,19 @@ class Order:
     search: Search | None = None
 
 
-def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: Sequence[str] = ()) -> Order:
+def read_order(
+    job: str,
+    pairs: Sequence[str] | Mapping[str, str] = (),
+    paths: Sequence[str] = (),
+    swept: Collection[str] = (),
+) -> Order:
     """The order that a user's words make.
 
     Args:
         job: ``digits``, ``path/to/file.py:Name``, or ``path/to/file.py`` where that has one job only.
         pairs: ``key=value`` each, or a mapping.
         paths: files and folders that go with the job's file, beside the modules that it imports.
+        swept: settings that the trials of a sweep get.
 
     Raises:
         OrderError: with every mistake at once.
@@ -115,7 +121,9 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
-    mistakes += [f"--set {mistake}" for mistake in fields.check(wanted, own=own_hints(found), is_open=found.is_open)]
+    rest = {**fields.OF_ORDERS, **chosen_by(found)} if found.name in READY_JOBS and found.file is None else None
+    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
+    mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     mistakes += [
