@@ -87,6 +87,12 @@ class ChangesError(OrderError):
     _step = "resume run"
 
 
+class SweepError(OrderError):
+    """What is to be swept is not valid; as :class:`OrderError`."""
+
+    _step = "sweep"
+
+
 class PlanError(OrderError):
     """A what-if or a fleet file can't be used; as :class:`OrderError`."""
 

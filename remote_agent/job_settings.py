@@ -23,7 +23,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -107,7 +107,7 @@ def described(docstring: str) -> dict[str, str]:
     return found
 
 
-def missing(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+def missing(own: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """A sentence for each setting that has to be given and is not; ``own``: their hints by name."""
     return [
         f"{name}: {limit.mistake('')}"

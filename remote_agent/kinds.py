@@ -73,11 +73,11 @@ def initials(name: str) -> str:
 
 
 def nearest(name: str, valid: Collection[str], *, alike: float = 0.5) -> str:
-    """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for; empty: none.
+    """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for, in any case; empty: none.
 
     ``alike``, from 0 to 1, says how similar a misspelled name has to be.
     """
-    short = [known for known in valid if initials(known) == name]
+    short = [known for known in valid if initials(known) == name or known.lower() == name.lower()]
     close = short or difflib.get_close_matches(name, valid, n=1, cutoff=alike)
     return close[0] if close else ""
 

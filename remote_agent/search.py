@@ -22,6 +22,9 @@ REDUCTION = 3
 RUNGS = 3
 """A trial is judged at most so often before its end."""
 
+MOST_LISTED = 1 << 31
+"""Whole numbers of a range that are listed."""
+
 WINDOW = 4
 """A trial's training loss is the mean over the last quarter of the steps that it made: one batch alone says little."""
 
@@ -48,7 +51,8 @@ class Parameter:
         """All values; None: there are too many to list."""
         if self.choices:
             return self.choices
-        return range(round(self.low), round(self.high) + 1) if self.whole else None
+        can_be_listed = self.whole and self.high - self.low < MOST_LISTED
+        return range(round(self.low), round(self.high) + 1) if can_be_listed else None
 
     def at(self, place: float) -> str:
         """The value at ``place`` in 0..1 of the range, as ``--set`` takes it."""

@@ -278,6 +278,7 @@ def check(
     own: Mapping[str, Any] = types.MappingProxyType({}),
     is_open: bool = False,
     rest: Mapping[str, Any] | None = None,
+    swept: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Every mistake in some settings that shows without the job, whose own configuration has the rest.
 
@@ -289,10 +290,11 @@ def check(
         own: hints of the job's own settings, by name.
         is_open: the job may have more of its own, which only its host knows.
         rest: the job's own configuration beside the defaults; None: it is not known here.
+        swept: settings that have other values beside these, in trials of a sweep.
     """
     values, mistakes = _read(settings, parse=parse, own=own, is_open=is_open)
-    mistakes += job_settings.missing(own, settings)
-    among = values if rest is None else _right(settings, values)
+    mistakes += job_settings.missing(own, {*settings, *swept})
+    among = (set(values) if rest is None else _right(settings, values)) - set(swept)
     return (*mistakes, *_conflicts({**_defaults(), **(rest or {}), **values}, among=among))
 
 

@@ -28,6 +28,7 @@ def test_settings_may_be_strings() -> None:
 def test_a_name_with_any_underscores_is_looked_for(name: str) -> None:
     assert nearest("lr", (name, "learning_rate")) == "learning_rate"
     assert nearest(name or "q", (name or "q",)) == (name or "q")
+    assert (nearest("BF16", ("fp16", "bf16")), nearest("NF4", ("none", "nf4"))) == ("bf16", "nf4")
 
 
 def test_settings_that_are_not_named_keep_the_jobs_own_defaults() -> None:

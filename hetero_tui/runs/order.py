@@ -9,7 +9,7 @@ import ast
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,19 @@ class Order:
     search: Search | None = None
 
 
-def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: Sequence[str] = ()) -> Order:
+def read_order(
+    job: str,
+    pairs: Sequence[str] | Mapping[str, str] = (),
+    paths: Sequence[str] = (),
+    swept: Collection[str] = (),
+) -> Order:
     """The order that a user's words make.
 
     Args:
         job: ``digits``, ``path/to/file.py:Name``, or ``path/to/file.py`` where that has one job only.
         pairs: ``key=value`` each, or a mapping.
         paths: files and folders that go with the job's file, beside the modules that it imports.
+        swept: settings that the trials of a sweep get.
 
     Raises:
         OrderError: with every mistake at once.
@@ -115,7 +121,7 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
-    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=_rest(found, code))
+    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=_rest(found, code), swept=swept)
     mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
@@ -225,10 +231,11 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
 
 
 def _rest(job: Job, code: Code | None) -> Mapping[str, Any] | None:
-    """The job's own configuration beside the defaults; None: only its host knows it."""
+    """The job's own configuration beside the defaults of a run on the fleet; None: only its host knows it."""
     if job.name in READY_JOBS and job.file is None:
-        return chosen_by(job)
-    return {} if code is not None and not job.is_open and not code.mentions("TrainingConfig") else None
+        return {**fields.OF_ORDERS, **chosen_by(job)}
+    is_known = code is not None and not job.is_open and not code.mentions("TrainingConfig")
+    return fields.OF_ORDERS if is_known else None
 
 
 def own_hints(job: Job) -> dict[str, Any]:

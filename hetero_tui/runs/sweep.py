@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from hetero_tui.errors import OrderError, RunError
+from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
 from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order
 from hetero_tui.text import last_lines
@@ -67,8 +67,9 @@ def read_sweep(
     mistakes: list[str] = []
     hints: list[str] = []
     order = None
+    swept = {text.partition("=")[0].strip() for text in parameters}
     try:
-        order = read_order(job, pairs, paths)
+        order = read_order(job, pairs, paths, swept)
     except OrderError as error:
         mistakes += error.mistakes
         hints.append(error.hint)
@@ -102,7 +103,9 @@ def read_sweep(
             said = [
                 mistake
                 for end in ends
-                for mistake in fields.check({**given, parameter.name: end}, own=own, is_open=order.job.is_open)
+                for mistake in fields.check(
+                    {**given, parameter.name: end}, own=own, is_open=order.job.is_open, swept=swept - {parameter.name}
+                )
             ]
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]
     if not parameters:
@@ -113,7 +116,7 @@ def read_sweep(
         mistakes += wrong
         hints.append(HINT)
     if mistakes or order is None:
-        raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
+        raise SweepError(tuple(mistakes), hint="; ".join(filter(None, hints)))
     seed = convert(fields.hints()["seed"], given.get("seed", "0"), parse=True)
     search = Search(parameters=tuple(found.values()), trials=trials, metric=goal.metric, sign=goal.sign, seed=seed)
     search = replace(search, trials=int(min(trials, search.combinations)))  # more would be the same again

@@ -33,9 +33,10 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
 
     Raises:
         RunError: the run has no checkpoint, or it can't have that form.
-        UsageError: ``path`` can't be written, or is a folder that has other files.
+        UsageError: ``path`` can't be written, is not of the format's kind, or is a folder that has other files.
         HostError: the head failed at it.
     """
+    refuse_kind(path, form)
     words: tuple[str, ...] = ("--folder", agent.home_folder(cluster), "--run", run)
     done = await agent.call(
         transport, cluster, "weights", *words, "--format", form, step=STEP, deadline=deadlines.EXPORT
@@ -101,6 +102,19 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def refuse_kind(path: Path, form: str) -> None:
+    """Refuse a folder where the format is one file, and a file where it is a folder, before anything is made.
+
+    Raises:
+        UsageError: it is so.
+    """
+    is_single = form in SINGLE
+    if path.exists() and path.is_dir() is is_single:
+        there, wanted = ("a folder", "one file") if is_single else ("a file", "a folder")
+        hint = f"name another place with --output{f', such as {path / path.resolve().name}.{form}' * is_single}"
+        raise UsageError(f"{path} is {there}, and --format {form} is {wanted}", step=STEP, hint=hint)
 
 
 def refuse_others(folder: Path, names: Collection[str]) -> None:

@@ -12,12 +12,12 @@ tokens, so that none is padding. It needs ``transformers`` on the hosts (the ext
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.job_settings import LanguageModel
-from remote_agent.jobs import weight_files
+from remote_agent.jobs import text_files, weight_files
+from remote_agent.jobs.text_files import first_line
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 
-ENDINGS = (".jsonl", ".txt")
-_UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
+T = TypeVar("T")
+
 _AT_ONCE = 256
 """Texts that are tokenized at a time."""
 
@@ -50,20 +51,44 @@ class LanguageModelJob:
     _read: Any = None  # the tokenizer
 
     def check(self, config: TrainingConfig) -> None:
-        """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
-        self._whole_folder()
-        model = self.outline()
+        """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets.
+
+        Raises:
+            JobError: with every mistake at once.
+        """
+        mistakes: dict[str, str] = {}
+
+        def tried(part: Callable[[], T]) -> T | None:
+            try:
+                return part()
+            except JobError as error:
+                mistakes.setdefault(error.cause, error.hint)
+                return None
+
+        if tried(self._folder) is not None:
+            tried(self._whole_folder)
+            model = tried(self.outline)
+            if model is not None:
+                tried(partial(self._check_context, model))
+                tried(partial(self._check_adapters, model, config))
+            tried(self._tokenizer)
+        tried(lambda: next(self._texts()))
+        if mistakes:
+            hints = dict.fromkeys(filter(None, mistakes.values()))
+            raise JobError("; ".join(mistakes), hint="; ".join(hints))
+
+    def _check_context(self, model: nn.Module) -> None:
+        most, context = self.context_length(model), self.settings.context
+        if context > most:
+            raise JobError(f"context={context}: the model looks at {most} tokens", hint=f"set context={most} or less")
+
+    def _check_adapters(self, model: nn.Module, config: TrainingConfig) -> None:
         if config.lora_rank:
             bits, targets = config.quantize == "nf4", [each.strip() for each in config.lora_targets.split(",")]
             try:
                 adapt(model, four_bits=bits, rank=config.lora_rank, alpha=1.0, targets=tuple(filter(None, targets)))
             except CannotAdapt as error:
                 raise JobError(error.cause, hint=error.hint) from error
-        most, context = self.context_length(model), self.settings.context
-        if context > most:
-            raise JobError(f"context={context}: the model looks at {most} tokens", hint=f"set context={most} or less")
-        self._tokenizer()
-        next(self._texts())
 
     def create_model(self) -> nn.Module:
         """The folder's model in float32: token numbers ``(n, t)`` to logits ``(n, t, vocabulary)``."""
@@ -235,60 +260,7 @@ class LanguageModelJob:
         return tokenizer
 
     def _texts(self) -> Iterator[str]:
-        """The texts of the data, file by file.
-
-        Raises:
-            JobError: there is none, or a file can't be read.
-        """
-        place = Path(self.settings.data).expanduser()
-        files = [place]
-        if place.is_dir():
-            files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
-        hint = "name a .jsonl or .txt file, or a folder of them, on the head"
-        if not place.exists():
-            raise JobError(f"data={self.settings.data}: not there", hint=hint)
-        if not place.is_dir() and not place.is_file():
-            raise JobError(f"data={self.settings.data}: neither a file nor a folder", hint=hint)
-        if not files or files[0].suffix not in ENDINGS:
-            raise JobError(f"data={self.settings.data}: no {' or '.join(ENDINGS)} file", hint=hint)
-        found = False
-        for path in files:
-            for text in self._texts_of(path):
-                if text.strip():
-                    found = True
-                    yield text
-        if not found:
-            raise JobError(f"data={self.settings.data}: there is no text in it", hint=hint)
-
-    def _texts_of(self, path: Path) -> Iterator[str]:
-        wanted = self.settings.text_field
-        try:
-            if path.suffix == ".txt":
-                if "\0" in (text := path.read_text(encoding=_UTF8)):
-                    raise JobError(f"data: {path} has zero bytes", hint="it has to be text in UTF-8")
-                yield text
-                return
-            with path.open(encoding=_UTF8) as lines:
-                for number, line in enumerate(lines, start=1):
-                    if not line.strip():
-                        continue
-                    entry = json.loads(line)
-                    if not isinstance(entry, dict) or not isinstance(entry.get(wanted), str):
-                        there = ", ".join(map(str, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
-                        if isinstance(entry, dict) and wanted in entry:
-                            there = json.dumps(entry[wanted])[:40]
-                        hint = "say which field has the text with text_field=NAME"
-                        raise JobError(f"{path.name}, line {number}: no text in {wanted!r}; it has {there}", hint=hint)
-                    entry[wanted].encode()
-                    yield entry[wanted]
-        except UnicodeEncodeError as error:
-            raise JobError(f"{path.name}, line {number}: its text has half a character: {error.reason}") from error
-        except (OSError, UnicodeDecodeError) as error:
-            raise JobError(f"data: {path} can't be read: {error}", hint="it has to be text in UTF-8") from error
-        except (ValueError, RecursionError) as error:
-            said = error.msg if isinstance(error, json.JSONDecodeError) else _first_line(error)
-            hint = "each line of a .jsonl file is a JSON object with a text"
-            raise JobError(f"{path.name}, line {number}: it is no JSON: {said}", hint=hint) from error
+        return text_files.texts(self.settings.data, self.settings.text_field)
 
     def _samples(self) -> tuple[Samples, int]:
         """All samples, and how many of them are held out."""
@@ -369,7 +341,7 @@ def _reading(what: str, hint: str) -> Iterator[None]:
     except JobError:
         raise
     except Exception as error:
-        said = _first_line(error)
+        said = first_line(error)
         if isinstance(error, LookupError | TypeError | AttributeError):  # their text alone says little
             said = f"{type(error).__name__}: {said}"
         raise JobError(f"{what}: {said}", hint=hint) from error
@@ -383,8 +355,3 @@ def _pieces(text: str) -> Iterator[str]:
         yield text[:at]
         text = text[at:]
     yield text
-
-
-def _first_line(error: BaseException) -> str:
-    first, *others = (str(error).strip() or type(error).__name__).splitlines()
-    return f"{first} {others[0].strip()}" if others and first.endswith(":") else first

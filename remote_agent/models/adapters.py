@@ -95,11 +95,11 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     known = sorted({_last(name) for name in linear})
     if not linear:
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
-    for target in targets:
-        if target not in known:
-            close = nearest(target, known)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
-            raise CannotAdapt(f"lora_targets={target}: the model has no linear layer of that name", hint=hint)
+    if unknown := [target for target in targets if target not in known]:
+        close = [nearest(target, known) for target in unknown]
+        hint = f"did you mean {','.join(close)}?" if all(close) else f"there are {', '.join(known)}"
+        which = "of that name" if len(unknown) == 1 else "of these names"
+        raise CannotAdapt(f"lora_targets={','.join(unknown)}: the model has no linear layer {which}", hint=hint)
     if not targets and _HEADS.issuperset(known):
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)

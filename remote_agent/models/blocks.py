@@ -1,9 +1,10 @@
 """Finds the blocks of a model, which it calls one after the other and between which it can be cut.
 
 They are, in this order: what the job's own ``layers(model)`` returns; the members of an ``nn.Sequential``, those of
-nested ones too; the decoder layers of a Hugging Face causal language model, which its configuration names in
-``base_model_pp_plan`` (Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX), and GPT-2's. What a model does before the first block
-(embeddings) goes with that one, and what it does after the last one (the output layer) with the last one.
+nested ones too, but not of one with a ``forward`` of its own; the decoder layers of a Hugging Face causal language
+model, which its configuration names in ``base_model_pp_plan`` (Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX), and GPT-2's.
+What a model does before the first block (embeddings) goes with that one, and what it does after the last one (the
+output layer) with the last one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _known(model: nn.Module) -> tuple[nn.Module, ...]:
 
 def _flat(sequence: nn.Sequential) -> Iterator[nn.Module]:
     for member in sequence:
-        if isinstance(member, nn.Sequential):
+        if isinstance(member, nn.Sequential) and type(member).forward is nn.Sequential.forward:
             yield from _flat(member)
         else:
             yield member

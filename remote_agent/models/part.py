@@ -4,7 +4,8 @@ A part runs the job's own loss (or metrics) with the whole model's own code, of 
 computed. Blocks before the part hand on what they get, its first block gets what has come from the part before, and
 where the first block after it is called the pass ends: what that one is called with is what travels. So each part makes
 masks, positions and labels by itself, from the batch, by the model's own code, and only what depends on weights
-travels. Weights of other parts are zeros without memory (one number, seen as a tensor of the weight's shape).
+travels. Weights of other parts are NaN without memory (one number, seen as a tensor of the weight's shape), and so is
+what their blocks hand on: what uses them after all, for some samples only, gives a loss that is not finite.
 
 Random numbers (dropout) are seeded before each block, so that they do not depend on where the model is cut.
 """
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.models.errors import CannotCut
-from remote_agent.models.seams import Seams, argument, changed, intercepted
+from remote_agent.models.seams import Seams, argument, changed, has_gradients, intercepted
 
 T = TypeVar("T")
 
@@ -57,11 +58,9 @@ class Part:
         last: number of the first block after it, or how many there are.
 
     Attributes:
-        foreign: what numbers of other parts are: 0, or NaN where it is looked for what uses them.
         seen: gets what each block but the first is given, by its number; None: it is not kept.
     """
 
-    foreign = 0.0
     seen: dict[int, Tensors] | None = None
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], seams: Seams, first: int, last: int) -> None:
@@ -110,16 +109,18 @@ class Part:
         for name, parameter in self.model.named_parameters():
             parameter.grad = None
             own = self.uses(name)
-            parameter.data = _there(parameter.data, device) if own else _without_memory(parameter, device, self.foreign)
+            parameter.data = _there(parameter.data, device) if own else _without_memory(parameter, device)
         for module in self.model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 own = id(module) not in foreign
-                setattr(module, name, _there(buffer, device) if own else _without_memory(buffer, device, self.foreign))
+                setattr(module, name, _there(buffer, device) if own else _without_memory(buffer, device))
 
     def _foreign(self) -> set[int]:
         """The modules within blocks of other parts alone."""
-        others = [block for number, block in enumerate(self._blocks) if not self.first <= number < self.last]
-        return {id(module) for block in others for module in block.modules()}
+        own, others = set[int](), set[int]()
+        for number, block in enumerate(self._blocks):
+            (own if self.first <= number < self.last else others).update(map(id, block.modules()))
+        return others - own
 
     # --- A pass ------------------------------------------------------------------------------------------------------
 
@@ -173,8 +174,8 @@ class Part:
 
     def _handed_on(self, number: int, value: Any) -> Any:
         parts = self._seams.parts[number]
-        if self.foreign and isinstance(value, Tensor) and value.is_floating_point():
-            value = torch.full_like(value, self.foreign)
+        if isinstance(value, Tensor) and has_gradients(value):
+            value = torch.full_like(value, math.nan)
         return (value, *(None,) * (parts - 1)) if parts else value
 
 
@@ -189,8 +190,8 @@ def has_memory(tensor: Tensor) -> bool:
     return tensor.layout != torch.strided or tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
-def _without_memory(tensor: Tensor, device: torch.device | str, value: float) -> Tensor:
-    number = value if tensor.is_floating_point() else 0
+def _without_memory(tensor: Tensor, device: torch.device | str) -> Tensor:
+    number = math.nan if has_gradients(tensor) else 0
     return torch.full((), number, dtype=tensor.dtype, device=device).expand(tensor.shape)
 
 
@@ -219,9 +220,9 @@ class WholeModel:
 def check(model: nn.Module, blocks: Sequence[nn.Module], seams: Seams, loss: Callable[[], Tensor], seed: Seed) -> None:
     """See that parts of one block each compute what the whole model does; the model is as it was afterwards.
 
-    In a part all that belongs to others is NaN, and the parts are computed from the last one to the first, after a pass
-    in which all weights were NaN: so what a part uses of another one in any way shows, and what the code kept from an
-    earlier pass, too, even where the first weights hide it from the loss (an output layer of zeros).
+    The parts are computed from the last one to the first, after a pass in which all weights were NaN: so what a part
+    uses of another one in any way shows, and what the code kept from an earlier pass, too, even where the first weights
+    hide it from the loss (an output layer of zeros).
 
     Raises:
         CannotCut: they do not.
@@ -235,20 +236,19 @@ def check(model: nn.Module, blocks: Sequence[nn.Module], seams: Seams, loss: Cal
         assert isinstance(expected, Tensor), "a loss is a tensor"
         whole.seen = None
         for parameter in model.parameters():
-            parameter.data = _without_memory(parameter, device, math.nan)
+            parameter.data = _without_memory(parameter, device)
         with contextlib.suppress(Exception):  # it is looked at in a moment, with weights
             whole.run(loss, (), seed)
         for number in reversed(range(len(blocks))):
             whole_again()
             part = Part(model, blocks, seams, number, number + 1)
-            part.foreign = math.nan
             part.move(device)
             given = tuple(each.clone() for each in seen.get(number, ()))  # a block may change what it is given
             found = part.run(loss, given, seed)
             if not _same(found, seen.get(number + 1, (expected,))):
                 cause = f"block {number} in a part of its own gives something else than in the whole model"
                 raise CannotCut(f"{cause}: it, or what follows it, uses more than what the block before gives")
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CannotCut(f"the model in parts fails: {type(error).__name__}: {error}") from error
     finally:
         whole_again()
@@ -259,7 +259,8 @@ def _same(found: Tensor | Tensors, wanted: Tensors) -> bool:
     given = (found,) if isinstance(found, Tensor) else found
     for one, other in zip(given, wanted, strict=True):
         finite = other.isfinite()
-        one_, other_ = one[finite].double(), other[finite].double()
+        double = torch.complex128 if other.is_complex() else torch.float64
+        one_, other_ = one[finite].to(double), other[finite].to(double)
         scale = float(other_.abs().max()) if other_.numel() else 0.0
         if not torch.allclose(one_, other_, rtol=1e-4, atol=1e-6 + 1e-5 * scale):
             return False

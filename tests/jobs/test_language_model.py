@@ -285,6 +285,20 @@ def test_samples_longer_than_the_model_looks_at_are_refused(ordered: Ordered) ->
         ordered(context=65)
 
 
+def test_mistakes_are_told_all_at_once(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    given = {"model": broken(folder, "large-tokenizer"), "data": tmp_path / "empty.txt", "context": 65}
+    with pytest.raises(JobError) as caught:
+        ordered(**given, lora_rank=4, lora_targets="qproj, v_proj, o_prj")
+    said = str(caught.value)
+    for each in ("its numbers go up to 57", "no text in it", "looks at 64 tokens", "lora_targets=qproj,o_prj: "):
+        assert said.count(each) == 1
+    assert "did you mean q_proj,o_proj?" in said
+    with pytest.raises(JobError) as caught:
+        ordered(model=tmp_path / "nowhere", data=tmp_path / "empty.txt")
+    assert str(caught.value).count("; ") == 2, "a folder that is not there is told once, the text, and both hints"
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """This process is one of a cluster's, whose folder this is."""

@@ -164,10 +164,42 @@ class _Crossed(nn.Module):
         return result
 
 
-class _Hidden(_Crossed):
+class _Detached(_Crossed):
     def forward(self, x: Tensor) -> Tensor:
         first = self.blocks[0](x)
         result: Tensor = self.blocks[2](self.blocks[1](first)) + first.detach()
+        return result
+
+
+class _Masked(_Crossed):
+    """A mask of what is given to the second block, which is False everywhere here, is used by the third one's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](x)
+        mask = x.abs() > 100
+        x = self.blocks[1](x).masked_fill(mask, 0.0)
+        result: Tensor = self.blocks[2](x)
+        return result
+
+
+class _Written(_Crossed):
+    """The same with a mask that is written in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.zeros(x.shape, dtype=torch.bool)
+        x = self.blocks[1](self.blocks[0](x))
+        mask[:, 1:] = x[:, 1:] > 100
+        result: Tensor = self.blocks[2](x).masked_fill(mask, 0.0)
+        return result
+
+
+class _Halting(_Crossed):
+    """Its code goes by a value, which is always the same here."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](x)
+        scale = 0.5 if (x.detach() > 100).any() else 1.0
+        result: Tensor = self.blocks[2](self.blocks[1](x) * scale)
         return result
 
 
@@ -192,7 +224,10 @@ class _Backwards(_Crossed):
     ("kind", "message"),
     [
         (_Crossed, r"what follows block 1 depends on blocks.0.weight by another way than by what block 2 gets"),
-        (_Hidden, r"block 2 in a part of its own gives something else"),
+        (_Detached, r"block 2, or what follows it, uses a mask or another value .* from weights before or at block 0,"),
+        (_Masked, r"block 1, or what follows it, uses a mask or another value .* from weights before or at block 0,"),
+        (_Written, r"block 2, or what follows it, uses a mask or another value .* from weights at block 1,"),
+        (_Halting, r"looks at a number that depends on weights \(__bool__\) outside of its blocks"),
         (_Routed, r"what follows block 1 depends on blocks.1.weight by another way than by what block 2 gets"),
         (_Backwards, "one after the other, each once, but 2, 1, 0"),
     ],
@@ -221,24 +256,68 @@ def test_weights_of_other_parts_take_no_memory() -> None:
 
 
 class _Hidden(nn.Module):
-    """A block adds what the first one kept beside the calls, and the output layer of zeros hides it."""
+    """A block adds a number that the first one kept, and the output layer of zeros hides it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.blocks[0] = _Keeping(4, 4)
         self.head = nn.Linear(4, 2)
         nn.init.zeros_(self.head.weight)
-        self.kept: Any = None
-        self.blocks[0].register_forward_hook(self._keep)
-
-    def _keep(self, module: nn.Module, given: Any, result: Tensor) -> None:
-        self.kept = result.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks[:2]:
             x = block(x)
-        result: Tensor = self.head(self.blocks[2](x) + self.kept)
+        result: Tensor = self.head(self.blocks[2](x) + self.blocks[0].kept)
         return result
+
+
+class _Keeping(nn.Linear):
+    kept = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = super().forward(x)
+        self.kept = float(result.detach().sum())
+        return result
+
+
+class _Passing(_Crossed):
+    """What has no gradient goes from a block to the next one, with values that have one, through a function of its own.
+
+    A part of the first block's shape, or of its type, is no value of it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        ones = torch.ones_like(x)
+        for block in self.blocks:
+            x = _Straight.apply(block(x * ones.type_as(x)))
+            x = torch.where((x > 0.1).expand_as(x), x, 0.5 * x)
+        return x
+
+
+class _Straight(torch.autograd.Function):
+    """Rounds, and hands gradients on as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return (x * 8).round() / 8
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+def test_what_has_no_gradient_may_go_to_the_next_block() -> None:
+    model, x = _Passing(), torch.randn(2, 4)
+
+    def loss(model: nn.Module) -> Tensor:
+        result: Tensor = model(x).square().mean()
+        return result
+
+    found = _in_parts(model, loss, [0, 1, 2, 3], lambda whole: whole.blocks)
+    loss(model).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
 
 
 def test_what_the_first_weights_hide_from_the_loss_is_found() -> None:

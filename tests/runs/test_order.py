@@ -258,6 +258,14 @@ def test_a_misspelt_setting_that_no_file_of_the_job_mentions_is_refused_all_the_
     assert read_order(f"{file}:{name}", ["num_iteration=2"]).job.is_open is True
 
 
+@pytest.mark.parametrize("pair", ["lora_targets=q_proj", "quantize=nf4"])
+def test_settings_that_do_not_go_with_a_ready_jobs_own_are_refused(pair: str) -> None:
+    given = ["model=a", "data=b"]
+    with pytest.raises(OrderError, match="set lora_rank=16"):
+        read_order("hf-lm", [*given, pair])
+    assert read_order("hf-lm", [*given, pair, "lora_rank=4"]).settings["lora_rank"] == "4"
+
+
 def test_a_run_goes_on_with_other_settings_where_that_contradicts_nothing() -> None:
     assert read_changes(["learning_rate=1e-4", "num_iterations=500"]) == {
         "learning_rate": "1e-4",

@@ -186,6 +186,22 @@ def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
     assert order.search.seed == 1000
 
 
+def test_a_range_of_more_whole_numbers_than_can_be_listed_is_a_range() -> None:
+    search = read_sweep("digits", ["warmup_steps=0..1e30"], 5).search
+    assert search is not None
+    assert search.trials == 5
+    assert len({row["warmup_steps"] for row in search.values()}) == 5
+
+
+def test_what_the_trials_get_is_given_and_what_they_may_get_is_no_conflict() -> None:
+    order = read_sweep("hf-lm", ["model=a,b", "lora_rank=4,8"], 3, pairs=["data=text", "quantize=nf4"])
+    assert order.settings == {"data": "text", "quantize": "nf4"}
+    with pytest.raises(OrderError) as refused:
+        read_sweep("hf-lm", ["model=a,b", "context=8,16"], 3, pairs=["quantize=nf4"])
+    assert refused.value.step == "sweep"
+    assert [mistake.partition(":")[0] for mistake in refused.value.mistakes] == ["--set data", "--set quantize=nf4"]
+
+
 def test_few_combinations_are_each_tried_once() -> None:
     parameters = ["schedule=constant,cosine", "warmup_steps=0..2"]
     order = read_sweep("digits", parameters, 20)

@@ -14,7 +14,7 @@ import pytest
 from hetero_tui.errors import UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs.weights import _NAME, _bring, refuse_others
+from hetero_tui.runs.weights import _NAME, SINGLE, _bring, refuse_kind, refuse_others
 from hetero_tui.text import HostText
 from hetero_tui.transport import open_transport
 from remote_agent.protocol import Exported
@@ -32,6 +32,17 @@ def test_a_folder_with_files_of_another_export_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"not of this export, such as adapter_config\.json") as error:
         refuse_others(tmp_path, NAMES)
     assert "--output" in error.value.hint
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt", "hf", "peft", "merged"])
+def test_a_file_in_a_folders_place_is_refused_and_so_is_a_folder_in_a_files(tmp_path: Path, form: str) -> None:
+    (file := tmp_path / "file").touch()
+    wrong, right = (tmp_path, file) if form in SINGLE else (file, tmp_path)
+    with pytest.raises(UsageError, match=f"--format {form} is ") as error:
+        refuse_kind(wrong, form)
+    assert "--output" in error.value.hint
+    refuse_kind(right, form)
+    refuse_kind(tmp_path / "new", form)
 
 
 class Gone(Exception):

@@ -39,7 +39,8 @@ from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import TrainedParameters
-from remote_agent.training.worker.stage import OwnWeights, Stage, unit_seed
+from remote_agent.training.worker.own_weights import OwnWeights
+from remote_agent.training.worker.stage import Stage, unit_seed
 from remote_agent.training.worker.staging import BlockProfiler, StageParts, cut_between, stage_of
 from remote_agent.training.worker.whole_model import bring, renew
 
@@ -266,7 +267,8 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Equal to 1e-5 of each weight's norm."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        error = float((found[name].cpu() - value).double().norm() / value.double().norm().clamp_min(1e-12))
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        error = float((found[name].cpu() - value).to(wide).norm() / value.to(wide).norm().clamp_min(1e-12))
         assert error <= 1e-5, f"{name}: {error:.2e}"
 
 

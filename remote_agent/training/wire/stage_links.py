@@ -41,6 +41,7 @@ _DTYPES = (
     torch.uint8,
     torch.bool,
     torch.complex64,
+    torch.complex128,
 )
 _NONE, _CODED = 255, 128
 _COUNT, _TENSOR, _SIZE = struct.Struct("!I"), struct.Struct("!BB"), struct.Struct("!Q")
@@ -84,6 +85,8 @@ def pack(tensors: Sequence[Tensor | None], codec: Codec | None = None) -> bytear
         if tensor is None:
             described += _TENSOR.pack(_NONE, 0)
             continue
+        if tensor.dtype not in _DTYPES:
+            raise ExchangeError(f"a stage hands on {tensor.dtype}", hint="hand on float32, or int64 for whole numbers")
         kind, coded = _DTYPES.index(tensor.dtype), codec is not None and _is_smaller(codec, tensor)
         described += _TENSOR.pack(kind + _CODED if coded else kind, tensor.dim())
         for size in tensor.shape:

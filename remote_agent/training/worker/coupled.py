@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import optimizer_extras, portable
+from remote_agent.training.shared import flat, optimizer_extras, portable
 from remote_agent.training.worker.device.compute import seed_everything
-from remote_agent.training.worker.stage import optimizer_over
+from remote_agent.training.worker.own_weights import optimizer_over
 
 SCALES = (1.0, 1e-3, 1e2) * 4
 """How large the gradient is in each step: a norm over all weights may matter for small or for large ones alone.
@@ -26,7 +26,10 @@ MOST = 8
 """The size that a weight is cut to in each dimension."""
 
 LARGE = 100.0
-"""How large the other weight's gradient is beside the one's: norms over both show it."""
+"""How large the other weights' gradients are beside the ones': norms over all show it."""
+
+NUMBERS = 100
+"""Of each other tensor of the model, that have to stay as they are."""
 
 _INSTEAD = "or strategy=sync or strategy=allreduce"
 
@@ -34,71 +37,109 @@ _INSTEAD = "or strategy=sync or strategy=allreduce"
 def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> None:
     """Refuse an optimizer that a pipeline's stages can't step each for itself; the weights are as they were afterwards.
 
-    Two weights, cut to a corner, are stepped, and then one of them alone.
+    One or two weights of each group, cut to a corner, are stepped together, and then some of them alone: so often that
+    each was stepped without each other one.
 
     Raises:
-        JobError: the one is stepped in another way beside the other; or what the optimizer remembers beside its state
-            is about single weights, which may move to another stage.
+        JobError: one is stepped in another way beside others; what the optimizer remembers beside its state is about
+            single weights, which may move to another stage; or its step changes what it does not step.
     """
     try:
         optimizer = job.create_optimizer(factory, model, config)
-        groups = [[each for each in group["params"] if each.requires_grad] for group in optimizer.param_groups]
-        members = max(groups, key=len)
-        if len(members) < 2:
-            return
-        middle = len(members) // 2
-        other, one = members[0], members[middle]
-        both, beside = _stepped(factory, model, config, one, [other, one])
-        alone, remembered = _stepped(factory, model, config, one, [one])
+        members = [each for group in optimizer.param_groups for each in _some(group["params"])]
+        others = _numbers(model, members)
+        found = [
+            [
+                _stepped(factory, model, config, ones, members),
+                _stepped(factory, model, config, ones, ones),
+            ]
+            for ones in _halves(members)
+        ]
     except Exception:  # noqa: BLE001 - if it is the job's mistake the first step says so
         return
-    if not torch.allclose(both.diff(dim=0), alone.diff(dim=0), rtol=1e-3, atol=1e-6, equal_nan=True):
+    kind = type(optimizer).__name__
+    for (both, _), (alone, _) in found:
+        if not torch.allclose(both.diff(dim=0), alone.diff(dim=0), rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise JobError(
+                f"the step that the optimizer {kind} makes for a weight depends on other weights (a norm over all of"
+                " them?) or on random numbers, and each stage of a pipeline has only its own weights",
+                hint="clip_norm clips by the norm over all stages; use an optimizer whose step looks at one weight at a"
+                f" time, {_INSTEAD}",
+            )
+    if not all(_same(beside, remembered) for (_, beside), (_, remembered) in found):
         raise JobError(
-            f"the step that the optimizer {type(optimizer).__name__} makes for a weight depends on other weights (a"
-            " norm over all of them?) or on random numbers, and each stage of a pipeline has only its own weights",
-            hint="clip_norm clips by the norm over all stages; use an optimizer whose step looks at one weight at a"
-            f" time, {_INSTEAD}",
-        )
-    by_member = any(portable.is_by_member(path, value) for path, value in beside.items())
-    if (
-        by_member
-        or beside.keys() != remembered.keys()
-        or any(not _same(beside[path], remembered[path]) for path in beside)
-    ):
-        raise JobError(
-            f"the optimizer {type(optimizer).__name__} remembers things about single weights outside of its state, as"
-            " Lookahead around another optimizer does, and a pipeline could not bring them to another stage",
+            f"the optimizer {kind} remembers things about single weights outside of its state, as Lookahead around"
+            " another optimizer does, and a pipeline could not bring them to another stage",
             hint=f"keep what belongs to a weight in the optimizer's own self.state[weight], {_INSTEAD}",
         )
+    now = _numbers(model, members)
+    if changed := next((name for name, numbers in others.items() if not torch.equal(numbers, now[name])), ""):
+        raise JobError(
+            f"a step of the optimizer {kind}, or a hook of it, changes {changed}, which was not among the weights that"
+            " it was to step, and each stage of a pipeline has only its own weights",
+            hint=f"go over the weights in optimizer.param_groups, not over those of the model, {_INSTEAD}",
+        )
 
 
-def _same(one: Tensor | float, other: Tensor | float) -> bool:
-    return torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+def _some(group: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    trained = [each for each in group if each.requires_grad]
+    return [trained[at] for at in sorted({0, len(trained) // 2})] if trained else []
+
+
+def _halves(members: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parts of ``members``, so that of any two of them each is in a part without the other."""
+    for bit in range((len(members) - 1).bit_length()):
+        for side in (0, 1):
+            yield [each for number, each in enumerate(members) if number >> bit & 1 == side]
+
+
+def _numbers(model: nn.Module, members: Sequence[nn.Parameter]) -> dict[str, Tensor]:
+    """Some numbers of all tensors of the model but ``members``, as bytes, by name."""
+    left = {id(each) for each in members}
+    named = [each for each in (*model.named_parameters(), *model.named_buffers()) if id(each[1]) not in left]
+    return {
+        name: flat.some(each, NUMBERS).clone(memory_format=torch.contiguous_format).view(torch.uint8)
+        for name, each in named
+        if each.numel() and each.layout == torch.strided
+    }
+
+
+def _same(beside: Mapping[str, Tensor | float], remembered: Mapping[str, Tensor | float]) -> bool:
+    """Whether an optimizer remembers the same beside other weights as without them, and nothing by weight."""
+    return (
+        not any(portable.is_by_member(path, value) for path, value in beside.items())
+        and beside.keys() == remembered.keys()
+        and all(torch.equal(torch.as_tensor(beside[path]), torch.as_tensor(remembered[path])) for path in beside)
+    )
 
 
 def _stepped(
-    factory: Any, model: nn.Module, config: TrainingConfig, one: nn.Parameter, members: Sequence[nn.Parameter]
+    factory: Any,
+    model: nn.Module,
+    config: TrainingConfig,
+    ones: Sequence[nn.Parameter],
+    members: Sequence[nn.Parameter],
 ) -> tuple[Tensor, dict[str, Tensor | float]]:
-    """Make some steps of the job's optimizer over these weights alone.
+    """Make some steps of the job's optimizer over ``members`` alone.
 
     Returns:
-        The weight ``one`` before and after each step, and what the optimizer remembers beside its state.
+        The numbers of ``ones`` before and after each step, and what the optimizer remembers beside its state.
     """
-    weights = [each.data for each in members]
+    weights, small = [each.data for each in members], {id(each) for each in ones}
     try:
         for each in members:  # as few numbers as show it: there may be no memory for more
             count = math.prod(min(MOST, size) for size in each.shape)
             values = torch.linspace(-0.5, 1, count, device=each.device, dtype=each.dtype)
             each.data = values.view([min(MOST, size) for size in each.shape])
         optimizer = optimizer_over(members, factory, model, config)
-        seed_everything(config.seed, one.device)
-        found = [one.detach().clone()]
+        seed_everything(config.seed, members[0].device)
+        found = [_flat(ones)]
         for scale in SCALES:
             for each in members:
                 each.grad = torch.linspace(-1, 1, each.numel(), device=each.device, dtype=each.dtype).view(each.shape)
-                each.grad *= scale if each is one else LARGE * scale
+                each.grad *= scale if id(each) in small else LARGE * scale
             optimizer.step()
-            found.append(one.detach().clone())
+            found.append(_flat(ones))
         extras = optimizer_extras.of(optimizer)
         # Private ones may be caches of whatever is in them; what a step gave is compared as well.
         told = {path for path, value in extras.items() if "._" not in path or portable.is_by_member(path, value)}
@@ -106,3 +147,10 @@ def _stepped(
     finally:
         for each, data in zip(members, weights, strict=True):
             each.data, each.grad = data, None
+
+
+def _flat(weights: Sequence[nn.Parameter]) -> Tensor:
+    detached = [each.detach() for each in weights]
+    return torch.cat(
+        [(torch.view_as_real(each) if each.is_complex() else each).double().flatten() for each in detached]
+    )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -26,15 +26,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part
+from remote_agent.models.seams import has_gradients
 from remote_agent.planning import units
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError, LossNotFinite
 from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.flat import Anchored
 from remote_agent.training.shared.messages import Stamps
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, micro_batch
@@ -45,9 +47,12 @@ from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.training.worker.device.still import Still
+from remote_agent.training.worker.own_weights import owned
 from remote_agent.whereabouts import HERE
 
 _OPTIMIZER = (1 << 31) - 1  # replaces a micro-batch's number, for the randomness of an optimizer's step
+_PAST_THE_CUT = "; or for these samples the model uses weights or values of an earlier stage past its blocks"
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -77,17 +82,6 @@ class _Sums:
     scale: float = 1.0
     compute_s: float = 0.0
     held: dict[int, _Micro] = field(default_factory=dict)
-
-
-class OwnWeights(nn.Module):
-    """Some of a model's parameters, with their names in the model."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        super().__init__()
-        self._own = dict(parameters)
-
-    def named_parameters(self, *unused: Any, **options: Any) -> Any:
-        return iter(self._own.items())
 
 
 class Stage:
@@ -133,6 +127,8 @@ class Stage:
             (number, name, trained[name], here[name]) for number, name in enumerate(sorted(shared)) if name in here
         ]
         self._evaluated = 0
+        self._anchored, self._still = Anchored(part.model), Still(part.model, ())
+        self._at_rest = self._still.look()
 
     # --- A step ------------------------------------------------------------------------------------------------------
 
@@ -140,6 +136,7 @@ class Stage:
         """Commit the step before, if that is due, and compute the gradient sums of this one.
 
         Raises:
+            StateChanged: the job's code changed state of the model that is not trained.
             TrainingError: the job's code failed, or another stage can't be reached.
         """
         entered = time.monotonic()
@@ -154,6 +151,7 @@ class Stage:
         self._compute.scalars.again()
         sums = self._pass(task)
         self._compute.scalars.settle()
+        self._refuse_changes("the model's code")
         self._gather(task.step)
         squares = sum(
             float(torch.linalg.vector_norm(each.grad, dtype=torch.promote_types(each.dtype, torch.float32))) ** 2
@@ -164,7 +162,9 @@ class Stage:
         loss = float(sums.loss) / (sums.weight or 1.0) if sums.loss is not None else 0.0
         if not math.isfinite(loss):
             finite = all(bool(each.isfinite().all()) for each in self._trained.values())
-            raise LossNotFinite.of(loss, f"step {task.step:,}", task.batch.indices.tolist(), weights=finite)
+            error = LossNotFinite.of(loss, f"step {task.step:,}", task.batch.indices.tolist(), weights=finite)
+            error.hint += _PAST_THE_CUT if finite and not self._part.is_first else ""
+            raise error
         return StageDone(
             loss=loss,
             weight=sums.weight * sums.scale,
@@ -175,6 +175,15 @@ class Stage:
             receiving_s=self._links.waited.receiving_s - waited.receiving_s,
             stamps=Stamps(entered=entered, left=time.monotonic()),
         )
+
+    def _refuse_changes(self, whose: str) -> None:
+        """Refuse a change of what is not trained: other stages and checkpoints would not have it.
+
+        Raises:
+            StateChanged: there is one.
+        """
+        self._anchored.settle()
+        self._still.check(self._at_rest, whose)
 
     def _pass(self, task: StageTask) -> _Sums:
         """Compute all micro-batches, forward and backward."""
@@ -281,7 +290,7 @@ class Stage:
     def _arrived(self, tensor: Tensor | None) -> Tensor:
         assert tensor is not None, "a stage hands on tensors"
         here = tensor.to(self._compute.device)
-        return here.requires_grad_(True) if here.is_floating_point() else here
+        return here.requires_grad_(has_gradients(here))
 
     def _paced(self, samples: int, began: float, direction: int) -> None:
         """Slow a simulated device down to its speed."""
@@ -340,6 +349,7 @@ class Stage:
             self._schedule.set(self.optimizer, commit.step)
         seed_everything(unit_seed(self._config.seed, commit.step, _OPTIMIZER, 0), self._compute.device)
         job.guard("the optimizer's step", self.optimizer.step)
+        self._refuse_changes("the optimizer's step")
         self.average.update(self.own.values())
         for parameter in self._trained.values():
             parameter.grad = None
@@ -364,31 +374,6 @@ class Stage:
             return result
         self._links.send(Name(self._role.stage + 1, Purpose.EVALUATED, self._evaluated, 0), result)
         return None
-
-
-def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[str, nn.Parameter]:
-    """The trained weights that a stage updates, by name; a shared weight belongs to the first stage that uses it."""
-    return {
-        name: parameter
-        for name, parameter in part.parameters().items()
-        if parameter.requires_grad and shared.get(name, (stage,))[0] == stage
-    }
-
-
-def optimizer_over(
-    own: Iterable[nn.Parameter], factory: Any, model: nn.Module, config: TrainingConfig
-) -> torch.optim.Optimizer:
-    """The job's optimizer, limited to these of the model's parameters; its groups keep their numbers.
-
-    Raises:
-        JobError: the job can't make it.
-    """
-    optimizer, kept = job.create_optimizer(factory, model, config), {id(parameter) for parameter in own}
-    for group in optimizer.param_groups:
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) in kept]
-    for parameter in [each for each in optimizer.state if id(each) not in kept]:
-        del optimizer.state[parameter]
-    return optimizer
 
 
 def peers(stage: int, stages: int, shared: Mapping[str, Sequence[int]]) -> set[int]:

@@ -34,7 +34,8 @@ from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
-from remote_agent.training.worker.stage import OwnWeights, Stage
+from remote_agent.training.worker.own_weights import OwnWeights
+from remote_agent.training.worker.stage import Stage
 from remote_agent.training.worker.staging import part_of, stage_of
 from remote_agent.training.worker.whole_model import bring, renew
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from remote_agent.models.blocks import blocks_of
 from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part, WholeModel, check
-from remote_agent.models.seams import Seams, trace
+from remote_agent.models.seams import Seams, has_gradients, trace
 from remote_agent.planning.blocks import TRAINED_COPIES, BlockCost, DeviceBlocks, Tied
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
@@ -42,7 +42,8 @@ from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import LOOK_S
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
 from remote_agent.training.worker.device.untouched import stirred
-from remote_agent.training.worker.stage import OwnWeights, Stage, optimizer_over, owned, peers
+from remote_agent.training.worker.own_weights import OwnWeights, optimizer_over, owned
+from remote_agent.training.worker.stage import Stage, peers
 
 T = TypeVar("T")
 
@@ -300,7 +301,7 @@ def _timed(
             held[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    inputs = tuple(each.clone().requires_grad_(each.is_floating_point()) for each in given)
+    inputs = tuple(each.clone().requires_grad_(has_gradients(each)) for each in given)
     devices.synchronize(device)
     began = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -64,10 +64,26 @@ def hooked(model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
+class Following(torch.optim.SGD):
+    """The rates of all groups but the first follow the norm of the first one's gradients."""
+
+    def step(self, closure: Any = None) -> Any:
+        first, *others = self.param_groups
+        total = sum(float(each.grad.norm()) for each in first["params"] if each.grad is not None)
+        for group in others:
+            group["lr"] = 0.1 / (1 + total)
+        return super().step(closure)
+
+
 COUPLED: dict[str, Make] = {
     "clips in its step": lambda model: Clipping(model.parameters(), lr=0.1),
     "clips in a hook": hooked,
     "adapts": lambda model: Adapting(model.parameters(), lr=0.1),
+    "adapts a group for each weight": lambda model: Adapting([{"params": [each]} for each in model.parameters()], lr=1),
+    "clips a group for each weight": lambda model: Clipping([{"params": [each]} for each in model.parameters()], lr=1),
+    "groups": lambda model: Following(
+        [{"params": [each for each in model.parameters() if each.dim() == dimensions]} for dimensions in (1, 2)], lr=1
+    ),
     "draws": lambda model: Noisy(model.parameters(), lr=0.1),
 }
 
@@ -77,6 +93,23 @@ def test_an_optimizer_that_looks_at_other_weights_or_draws_is_refused(name: str)
     with pytest.raises(JobError, match="depends on other weights") as error:
         refuse(COUPLED[name])
     assert "clip_norm" in error.value.hint
+
+
+def clamping(model: nn.Module) -> torch.optim.Optimizer:
+    def clamp(*_: Any) -> None:
+        with torch.no_grad():
+            for each in model.parameters():
+                each.clamp_(-0.1, 0.1)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(clamp)
+    return optimizer
+
+
+def test_a_hook_that_changes_other_weights_is_refused_by_name() -> None:
+    with pytest.raises(JobError, match=r"or a hook of it, changes 0\.bias") as error:
+        refuse(clamping)
+    assert "optimizer.param_groups" in error.value.hint
 
 
 class SlowList(torch.optim.SGD):

@@ -24,7 +24,7 @@ from remote_agent.training.job import create_model
 from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.wire.errors import ConnectionBroken
 from remote_agent.training.worker.evaluation import BatchMeter
-from remote_agent.training.worker.stage import OwnWeights
+from remote_agent.training.worker.own_weights import OwnWeights
 from remote_agent.training.worker.staged import StageEngine
 from remote_agent.training.worker.staging import cut_between
 from remote_agent.training.worker.whole_model import renew

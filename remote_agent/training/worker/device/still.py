@@ -34,8 +34,8 @@ class Still:
         some = [[flat.some(tensor, NUMBERS) for tensor in each.values()] for each in self._by_type.values()]
         return [torch.cat(each).cpu().view(torch.uint8) for each in some]
 
-    def check(self, before: Sequence[Tensor]) -> None:
-        """After a slice; ``before`` is the look before it.
+    def check(self, before: Sequence[Tensor], whose: str = "the model's code") -> None:
+        """After something ``whose`` it was; ``before`` is the look before that.
 
         Raises:
             StateChanged: one of them is not what it was.
@@ -46,6 +46,6 @@ class Still:
                 pairs = zip(tensors, torch.split(then, sizes), torch.split(now, sizes), strict=True)
                 name = next(name for name, one, other in pairs if not torch.equal(one, other))
                 raise StateChanged(
-                    f"the model's code begins to change {name}, which is not trained, after the measurement",
+                    f"{whose} begins to change {name}, which is not trained, after the measurement",
                     hint=CHANGES_HINT,
                 )
