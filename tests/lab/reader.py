@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -39,14 +40,15 @@ class Reader:
 
     def at_once(self, commands: Sequence[str], *more: str, code: int = 0) -> dict[str, str]:
         """Run several at the same time, each to its end with that exit code; what each printed."""
+        began, said = time.monotonic(), dict[str, str]()
         started = {shown: self._product.start(*self.words(shown, *more)) for shown in commands}
-        said = dict[str, str]()
         try:
             for shown, process in started.items():
                 output, errors = process.communicate(timeout=PROGRAM_DEADLINE)
                 assert process.returncode == code, f"{shown}: exit code {process.returncode}\n{output}\n{errors}"
                 assert "Traceback" not in output + errors, f"{shown}: {errors}"
                 said[shown] = output + errors
+                print(f"{time.monotonic() - began:6.1f} s  {shown}")
         finally:
             for process in started.values():
                 process.kill()

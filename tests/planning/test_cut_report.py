@@ -90,7 +90,7 @@ def test_scripts_get_the_stages_beside_what_every_plan_has() -> None:
     assert found["verdicts"][0] == WHY
     assert [each["memory"] for each in chosen["stages"]] == [PLAN.memory(stage) for stage in PLAN.cut.stages]
     assert [each["seconds"] for each in chosen["stages"]] == pytest.approx([0.04, 0.04])
-    assert found["measured"] is True
+    assert found["measured_now"] is True
 
 
 def test_a_device_that_is_thought_of_gets_blocks_as_fast_as_its_figures_say_and_one_less_leaves_too_little_room() -> (
