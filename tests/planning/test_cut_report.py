@@ -56,7 +56,6 @@ def test_it_is_said_why_it_is_cut_what_a_step_takes_and_who_gets_no_blocks() -> 
     assert limit in ("computing on mercer/cpu is the limit", "computing on nas/cpu is the limit")
     assert BEST.seconds == pytest.approx(PLAN.cut.seconds)
     assert BEST.way.exact
-    assert BEST.busy_s == pytest.approx({"mercer/cpu": 8 * 0.04, "nas/cpu": 8 * 0.04})
 
 
 def test_a_link_that_a_step_waits_for_longer_than_it_computes_is_the_limit() -> None:
@@ -70,10 +69,12 @@ def test_a_link_that_a_step_waits_for_longer_than_it_computes_is_the_limit() -> 
 
 
 def test_a_prediction_of_a_cut_has_what_others_have() -> None:
-    assert (BEST.samples, BEST.parts, BEST.shares) == (16, {}, {"mercer/cpu": 16, "nas/cpu": 16})
-    assert (BEST.way.strategy, BEST.way.hosts, BEST.way.codec) == (PIPELINE, ("mercer", "nas"), PLAN.cut.codec)
-    only = cut_report.choice(BEST)
-    assert (only.best, only.ways, only.gains, only.refused, only.considered) == (BEST, (BEST,), {}, (), 1)
+    best = cut_report.prediction(FLEET, PLAN)
+    assert (best.samples, best.parts, best.shares) == (16, {}, {"mercer/cpu": 16, "nas/cpu": 16})
+    assert (best.way.strategy, best.way.hosts, best.way.codec) == (PIPELINE, ("mercer", "nas"), PLAN.cut.codec)
+    assert best.busy_s == pytest.approx({"mercer/cpu": 8 * 0.04, "nas/cpu": 8 * 0.04})
+    only = cut_report.choice(best)
+    assert (only.best, only.ways, only.gains, only.refused, only.considered) == (best, (best,), {}, (), 1)
     assert only.alone is only.everything is None
 
 

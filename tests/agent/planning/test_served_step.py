@@ -35,6 +35,9 @@ def test_of_each_link_it_is_what_a_shard_gets_and_gives_and_its_host_pushes_and_
     assert sorted(exchanged.busy.values()) == pytest.approx([GRADIENT_S] * 4 + [2 * GRADIENT_S] * 2)
     _, exchanged = step(fleet(), {"a": 1.0}, idle="c")
     assert sorted(exchanged.busy.values()) == pytest.approx([0.0, *[GRADIENT_S] * 4, 2 * GRADIENT_S]), "c only pulls"
+    senders = [Sender(host=name, done=0.0) for name in "ab"]
+    _, exchanged = served_step(fleet(), Way(strategy="sync", hosts=("a", "b")), {"c": 1.0}, senders, bound=True)
+    assert sorted(exchanged.busy.values()) == pytest.approx([GRADIENT_S] * 4 + [2 * GRADIENT_S] * 2), "c has no worker"
     seconds, _ = step(fleet(), {"a": 0.75, "b": 0.25})
     assert seconds == pytest.approx((2 * 0.75 + 0.25) * GRADIENT_S)
 
@@ -51,15 +54,18 @@ def test_of_many_workers_the_exchange_begins_with_the_first_gradient_that_is_the
     names = [f"h{number}" for number in range(MAX_SIMULATED + 1)]
     others, parts = MAX_SIMULATED, {"h0": 1.0}
 
-    def seconds(streams: bool = True, slowest: float = 1.0, **more: float) -> float:
+    def seconds(
+        streams: bool = True, slowest: float = 1.0, ready: tuple[float, ...] = (0.25, 1.0), **more: float
+    ) -> float:
         hosts = [host(name, 40, turn_s=0.1 * (name == "h7"), **more) for name in names]
-        of = survey(hosts, MILLION, ready=(0.25, 1.0))
+        of = survey(hosts, MILLION, ready=ready)
         senders = [Sender(host=name, done=1.0, streams=streams) for name in names[2:]]
         senders += [Sender(host="h0", done=slowest), Sender(host="h1", done=0.0, has_slice=False)]
         return served_step(of, Way(strategy="sync", hosts=of.names), parts, senders)[0]
 
     assert seconds() == pytest.approx(0.25 + others * GRADIENT_S + 0.1), "all others pull from h0"
     assert seconds(streams=False, slowest=0.8) == pytest.approx(0.2 + others * GRADIENT_S + 0.1), "that of h0 streams"
+    assert seconds(ready=()) == pytest.approx(1.0 + others * GRADIENT_S + 0.1), "all gradients come at the end"
     assert seconds(slowest=9.0) == pytest.approx(9.1)
     assert seconds(update_s=2e-6) == pytest.approx(0.25 + 2.0 + 0.1)
     assert seconds(touch_s=1e-6) == pytest.approx(0.25 + others + 0.1), "h1 has no gradient"
