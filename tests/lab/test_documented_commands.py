@@ -81,14 +81,20 @@ def product(lab: Lab) -> Iterator[HeteroTui]:
 
 @pytest.fixture(scope="module")
 def reader(product: HeteroTui) -> Reader:
-    """With the cluster up, and a run of ``text`` that was stopped."""
+    """With the cluster up."""
     reader = Reader(product, {"examples/": f"{REPOSITORY}/examples/"})
     assert "cluster lab is up, head mercer" in reader.run("hetero-tui up")
+    return reader
+
+
+@pytest.fixture(scope="module")
+def run(reader: Reader, product: HeteroTui) -> str:
+    """A run of ``text`` that was stopped."""
     with Following(product, *reader.words("hetero-tui train text --set num_iterations=500")) as training:
         training.until(protocol.Step)
         reader.names |= {"text-7f3a": training.run, "text-7f3": training.run}
         assert f"{training.run} is stopped at step" in reader.run("hetero-tui stop text-7f3a")
-    return reader
+    return training.run
 
 
 def started(said: str) -> str:
@@ -126,8 +132,8 @@ def test_machines_are_added_looked_at_and_taken_out(lab: Lab, reader: Reader, pr
     assert "nas" in reader.run("hetero-tui probe")
 
 
-def test_a_run_is_shown_and_its_figures_and_weights_are_taken_elsewhere(lab: Lab, reader: Reader) -> None:
-    home, run = lab.laptop.home, reader.names["text-7f3"]
+def test_a_run_is_shown_and_its_figures_and_weights_are_taken_elsewhere(lab: Lab, reader: Reader, run: str) -> None:
+    home = lab.laptop.home
     said = reader.at_once(
         [
             "hetero-tui status",
@@ -161,16 +167,20 @@ def test_a_run_is_shown_and_its_figures_and_weights_are_taken_elsewhere(lab: Lab
     assert "hetero-tui" in (home / ".bashrc").read_text()
 
 
+@pytest.mark.usefixtures("run")
 def test_a_run_that_was_stopped_goes_on(reader: Reader, product: HeteroTui) -> None:
-    made = 0
-    for shown in (
-        "hetero-tui resume text-7f3a",
-        "hetero-tui resume text-7f3",
-        "hetero-tui resume text-7f3 --set learning_rate=1e-4 --set num_iterations=8000",
+    for times, shown in enumerate(
+        (
+            "hetero-tui resume text-7f3a",
+            "hetero-tui resume text-7f3",
+            "hetero-tui resume text-7f3 --set learning_rate=1e-4 --set num_iterations=8000",
+        ),
+        start=1,
     ):
         with Following(product, *reader.words(shown)) as resumed:
-            step = resumed.until(protocol.Step, having=lambda one, made=made: one.step > made)
-            made = step.step
+            for _ in range(times):
+                resumed.until(protocol.RunResumed)
+            step = resumed.until(protocol.Step)
             reader.run("hetero-tui stop text-7f3a")
     assert step.learning_rate == pytest.approx(1e-4)
 

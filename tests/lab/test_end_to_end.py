@@ -220,6 +220,7 @@ def test_what_the_documents_show_for_a_run_that_goes_on_works_as_it_stands_there
         reader.staying("hetero-tui metrics --port 9464") as metrics,
         reader.staying("hetero-tui web") as web,
     ):
+        resumed.until(protocol.RunResumed)
         resumed.until(protocol.Step)
         told_of = reader.at_once(
             [
