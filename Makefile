@@ -14,7 +14,7 @@ LANES ?= 3
 
 # The folders whose tests start no process and wait for no clock.
 CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test_device_kinds.py test_documents.py test_facts.py test_faults_of_runs.py test_fold.py test_goals.py test_import_graph.py test_job_settings.py \
-	simulation test_narration.py test_protocol.py test_readme.py test_run_fold.py test_session.py test_settings.py test_text.py \
+	simulation test_narration.py test_protocol.py test_run_fold.py test_session.py test_settings.py test_text.py \
 	$(addprefix training/,checkpoint data server shared user_code/test_checks.py user_code/test_losses.py wire worker) \
 	$(addprefix training/coordinator/,plan recovery reporting strategies test_background.py test_history.py test_main.py \
 	test_model_size.py test_plan_check.py test_share_balancer.py))

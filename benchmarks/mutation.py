@@ -52,7 +52,8 @@ MEMORY_BYTES = 2 << 30
 """That a changed loop may fill, beside what is there before."""
 
 PLANNING = "tests/agent/planning"
-COORDINATOR, ITS_TESTS = "remote_agent/training/coordinator", "tests/training/coordinator"
+ENGINE = "remote_agent/training"
+COORDINATOR, ITS_TESTS = f"{ENGINE}/coordinator", "tests/training/coordinator"
 FOLD = ("tests/test_fold.py", "tests/test_narration.py")
 
 MODULES = {
@@ -76,6 +77,7 @@ MODULES = {
             ("simulator", "simulator predictions"),
             ("sites", "sites"),
             ("stage_flow", "stage_flow"),
+            ("units", "units"),
         )
     },
     **{
@@ -113,6 +115,27 @@ MODULES = {
     "search": ("remote_agent/search.py", ("tests/agent/test_search.py",)),
     "settings": ("remote_agent/settings.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
     "goals": ("remote_agent/goals.py", ("tests/test_goals.py",)),
+    "kinds": ("remote_agent/kinds.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
+    **{
+        name: (f"{COORDINATOR}/strategies/{name}.py", (f"{ITS_TESTS}/strategies/test_stale.py",))
+        for name in ("stale_goal", "staleness_clocks")
+    },
+    "checkpoint_timer": (
+        f"{COORDINATOR}/recovery/checkpoint_timer.py",
+        (f"{ITS_TESTS}/recovery/test_checkpoint_timer.py",),
+    ),
+    "worker_status": (
+        f"{COORDINATOR}/recovery/takeover/worker_status.py",
+        (f"{ITS_TESTS}/recovery/takeover/test_worker_status.py",),
+    ),
+    # Which samples count, and where: exactness.
+    **{
+        name: (f"{ENGINE}/data/{name}.py", tuple(f"tests/training/data/test_{each}.py" for each in tests.split()))
+        for name, tests in (("order", "samplers record"), ("extent", "samplers record"), ("record", "record"))
+    },
+    "slice_log": (f"{ENGINE}/server/slice_log.py", ("tests/training/server/test_stale_shard.py",)),
+    "layout": (f"{ENGINE}/wire/layout.py", ("tests/training/wire/test_layout.py",)),
+    "comparing": (f"{ENGINE}/worker/device/comparing.py", ("tests/training/worker/device/test_comparing.py",)),
     "schedule": ("remote_agent/training/shared/schedule.py", ("tests/training/shared/test_schedule.py",)),
     "assignments": ("remote_agent/training/worker/assignments.py", ("tests/training/worker/test_assignments.py",)),
     # What a user sees.
@@ -132,6 +155,9 @@ MODULES = {
         name: (f"hetero_tui/ui/{name}.py", (f"tests/ui/test_{name}.py",))
         for name in ("arrangement", "columns", "format")
     },
+    "guards": ("hetero_tui/ui/guards.py", ("tests/ui/test_what_keys_mean.py", "tests/ui/test_sentences.py")),
+    "text": ("hetero_tui/text.py", ("tests/test_text.py",)),
+    "sweeps": ("hetero_tui/runs/sweep.py", ("tests/runs/test_sweep.py",)),
 }
 """Names of modules that decide or parse, without I/O: the file, and the tests that are its own. What only makes text or
 pictures of what was decided is left out: accepted pictures hold that (``tests/ui/test_snapshots.py``)."""

@@ -32,7 +32,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatabl
 ONE_AT_A_TIME = {
     "test_cli.py",
     "test_demo.py",
-    "test_readme.py",
     "agent/test_probe.py",
     "agent/host/test_node.py",
     "demo/test_chaos.py",

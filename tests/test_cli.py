@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hetero_tui.__main__ import inventory_first
 from hetero_tui.fold import apply
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.state import initial
-from remote_agent import protocol
+from tests.documents import ROOT, block_of
 
 
 def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
@@ -199,34 +200,20 @@ sys.exit(3)
 """
 
 
-def saved_run(place: Path) -> bytes:
-    """Make a run of ``digits`` in that folder with a checkpoint; what is in its file of weights."""
-    spec = protocol.RunSpec(
-        run="saved",
-        job="digits",
-        cluster="here",
-        host="laptop",
-        server_host="laptop",
-        ray_address="127.0.0.1:1",
-        node_address="127.0.0.1",
-        devices=(),
-    )
-    weights = bytes(range(256)) * 1000
-    (place / "checkpoints").mkdir(parents=True)
-    (place / "run.json").write_text(protocol.encode(spec))
-    (place / "checkpoints/step-00000007.safetensors").write_bytes(weights)
-    config = {"batch_size": 1, "seed": 0}
-    about = {"step": 7, "position": 7, "weights": "step-00000007.safetensors", "config": config}
-    (place / "checkpoints/step-00000007.json").write_text(json.dumps(about))
-    return weights
-
-
 @pytest.mark.ray
-def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) -> None:
+def test_the_model_in_readme_trains_up_finds_its_cluster_and_scripts_exports_and_down_work_on_this_computer(
+    cli, tmp_path: Path
+) -> None:
+    job = tmp_path / "my_job.py"
+    job.write_text(block_of(ROOT / "README.md", "python", "# my_job.py"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "helper.py").write_text("def number():\n    return 1\n")
     try:
+        trained = cli("train", f"{job}:job", deadline=240)  # which brings the cluster up
+        assert trained.returncode == 0, trained.stderr
+        losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", trained.stdout)]
+        assert losses[-1] < 0.7 * losses[0], trained.stdout
         first = cli("up", "--json")
         assert first.returncode == 0, first.stderr
         assert json.loads(first.stdout)["cluster"] == {"state": "up", "head": "laptop"}
@@ -237,7 +224,7 @@ def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) 
         status = json.loads(cli("status", "--json").stdout)
         assert status["cluster"] == {"state": "up", "head": "laptop"}
         assert [(host["name"], host["state"]) for host in status["hosts"]] == [("laptop", "up")]
-        assert status["runs"] == []
+        ((name, steps),) = [(one["id"], one["step"]) for one in status["runs"]]
         token = (cli.home / ".hetero-tui/here/token").read_text()
         everything = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert token not in everything, "the secret is on no command line"
@@ -250,22 +237,23 @@ def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) 
         assert "script.py ended with exit status 3" in said.stderr
         with cli.start("run", str(script), "--wait") as waiting:
             assert waiting.stdout.readline() == "['--wait'] 1\n", waiting.stderr.read()
-            (_, run) = json.loads(cli("runs", "--json").stdout)["runs"]
+            (*_, run) = json.loads(cli("runs", "--json").stdout)["runs"]
             assert (run["job"], run["state"]) == ("script.py", "running")
             assert cli("stop", run["id"]).returncode == 0
             assert waiting.wait(60) == 0
         assert cli("attach").stdout.startswith("['--wait'] 1\n")
         shutil.rmtree(cli.home / ".local/state/hetero-tui/recordings")  # `attach` is recorded
-        weights = saved_run(cli.home / ".hetero-tui/here/runs/saved")
-        target = tmp_path / "out" / "saved.safetensors"
-        done = cli("export", "saved", "--format", "safetensors", "--output", str(target))
-        assert done.stdout == f"saved: {target} (step 7)\n", done.stderr
-        assert target.read_bytes() == weights
+        runs = cli.home / ".hetero-tui/here/runs"
+        target = tmp_path / "out" / "taken.safetensors"
+        done = cli("export", name, "--format", "safetensors", "--output", str(target))
+        assert done.stdout == f"{name}: {target} (step {steps})\n", done.stderr
+        assert target.read_bytes() == (runs / name / f"checkpoints/step-{steps:08}.safetensors").read_bytes()
         assert [path.name for path in target.parent.iterdir()] == [target.name]
-        done = cli("export", "saved", "--format", "peft")
+        done = cli("export", name, "--format", "peft")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "saved: this run trained no adapters -> " in done.stderr
-        shutil.rmtree(cli.home / ".hetero-tui/here/runs")  # with runs, `down` leaves their folders
+        assert f"{name}: this run trained no adapters -> " in done.stderr
+        for kept in (runs, runs.parent / "profiles"):  # which `down` leaves
+            shutil.rmtree(kept)
     finally:
         down = cli("down", "--yes", "--json")
     assert down.returncode == 0, down.stderr

@@ -1,4 +1,4 @@
-"""Every command that README, CONTRIBUTING and docs/ name is one that exists, with these options and settings."""
+"""Every command that README, CONTRIBUTING and docs/ name exists, with these options, and a test runs it."""
 
 import ast
 import functools
@@ -12,25 +12,13 @@ import typer
 import typer.core
 
 from hetero_tui.cli import application
+from hetero_tui.inventory.file import load
 from hetero_tui.runs.order import parse_settings
 from remote_agent.job_settings import READY, of_class
 from remote_agent.settings import check
+from tests.documents import COPIED, DOCUMENTS, NAMED, ROOT, block_of, blocks, in_blocks
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-COMMAND = re.compile(r"(?:hetero-tui|make|python -m)(?: .*)?")
-
-
-def commands(text: str) -> list[str]:
-    """What stands as a command of ours in a fenced block or between backticks, without comments and line breaks."""
-    found = [line.partition("#")[0].strip() for block in _blocks(text, "sh") for line in block.splitlines()]
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    found += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-    return [command for command in found if COMMAND.fullmatch(command)]
-
-
-def _blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+OURS = [command for command in NAMED if command.startswith("hetero-tui")]
 
 
 @functools.cache
@@ -40,14 +28,11 @@ def _command_line() -> typer.core.TyperGroup:
     return group
 
 
-NAMED = sorted({command for path in DOCUMENTS for command in commands(path.read_text(encoding="utf-8"))})
-
-
 def test_the_commands_of_the_documents_are_found() -> None:
     assert {"make demo", "make test", "hetero-tui probe", "python -m benchmarks.faults"} <= set(NAMED)
 
 
-@pytest.mark.parametrize("command", [command for command in NAMED if command.startswith("hetero-tui")])
+@pytest.mark.parametrize("command", OURS)
 def test_the_command_line_takes(command: str) -> None:
     arguments = shlex.split(command)[1:]
     if not arguments:
@@ -65,6 +50,39 @@ def test_the_command_line_takes(command: str) -> None:
     settings = READY.get(parsed.params.get("job", ""))
     own = {setting.name: setting.hint for setting in of_class(settings)} if settings is not None else {}
     assert not check(values, own=own)
+
+
+TYPED_BY = {
+    "hetero-tui": "tests/ui/test_terminal.py",
+    "hetero-tui --readonly": "tests/test_web.py",
+    "hetero-tui demo --chaos": "tests/test_demo.py",
+    "hetero-tui train my_job.py:job": "tests/test_cli.py",
+    **dict.fromkeys(in_blocks((ROOT / "docs/hosts.md").read_text("utf-8")), "tests/lab/test_from_nothing.py"),
+}
+"""Tests that run a command in a process of its own, which do not write it as the documents do."""
+
+
+def typed() -> set[str]:
+    """The commands that the lab's tests type as they stand in the documents."""
+    readers = [file for file in (ROOT / "tests/lab").glob("test_*.py") if "import Reader" in file.read_text("utf-8")]
+    nodes = [node for file in readers for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {word for word in words if word.startswith("hetero-tui")}
+
+
+def shape(command: str) -> tuple[str, ...]:
+    """Which command with which options it is, whatever they are given."""
+    words = shlex.split(command)[1:]
+    return (*words[:1], *sorted({word for word in words if word.startswith("-")}))
+
+
+def test_a_test_runs_each_command_of_the_documents() -> None:
+    """Those of blocks and examples as they stand there; those between backticks with other names."""
+    copied = {command for command in COPIED if command.startswith("hetero-tui")}
+    assert len(copied) > 60
+    assert copied - typed() - set(TYPED_BY) == set()
+    shapes = {shape(command) for command in (*typed(), *TYPED_BY)}
+    assert [command for command in OURS if shape(command) not in shapes] == []
 
 
 @pytest.mark.parametrize("command", [command for command in NAMED if command.startswith("make")])
@@ -86,8 +104,14 @@ def test_the_benchmark_has_these_options(command: str) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_python_in_the_documents_is_python(path: Path) -> None:
-    for block in _blocks(path.read_text(encoding="utf-8"), "python"):
+    for block in blocks(path.read_text(encoding="utf-8"), "python"):
         ast.parse(block)
+
+
+def test_the_inventory_in_readme_is_a_good_one(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(block_of(ROOT / "README.md", "yaml", "cluster:"))
+    assert [host.name for host in load(path).hosts] == ["mercer", "crosby", "studio", "nas", "laptop"]
 
 
 MAPS = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md")

@@ -86,14 +86,14 @@ def _busiest(
     first = first if after else 0.0
     touch = {host.name: host.touch_s for host in survey.hosts}
     handling_s = everyone[0] * max(part * work.parameters * touch[name] for name, part in parts.items())
-    seconds = max(compute, first + max(busy.values(), default=0.0), first + update_s, first + handling_s)
+    seconds = max(compute, first + max(busy.values()), first + update_s, first + handling_s)
     seconds += turn(survey) if after else 0.0
     return seconds, Exchanged(ends=(seconds,) * len(senders), busy=busy, update_s=update_s, handling_s=handling_s)
 
 
 def turn(survey: Survey) -> float:
     """Seconds of a small chunk there and back between threads of a host, at most."""
-    return max((host.turn_s for host in survey.hosts), default=0.0)
+    return max(host.turn_s for host in survey.hosts)
 
 
 def _first(survey: Survey, sender: Sender) -> float:

@@ -5,7 +5,10 @@ The tests tell one story in the file's order; each also passes alone.
 
 from __future__ import annotations
 
+import csv
+import json
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -19,9 +22,11 @@ from pathlib import Path
 import pytest
 
 from remote_agent import protocol
+from tests.lab.following import Following
 from tests.lab.lab import NOBODY, Lab
 from tests.lab.machines import Host, HostProcess, login
 from tests.lab.product import HeteroTui, event, only, steps
+from tests.lab.reader import Reader
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
 
@@ -194,6 +199,67 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
     assert (max(fastest.values()) - min(fastest.values())) / max(fastest.values()) <= SPREAD, fastest
 
 
+def test_what_the_documents_show_for_a_run_that_goes_on_works_as_it_stands_there(
+    product: HeteroTui, fleet: Lab
+) -> None:
+    """In one run, on one fleet; ``test_documented_commands.py`` has all other commands."""
+    run, head = a_finished_run(product), product.document("status")["cluster"]["head"]
+    away = next(host for host in fleet.hosts if host.name not in (head, "nas"))
+    home = fleet.laptop.home
+    reader = Reader(product, {"text-7f3a": run, "text-7f3": run, "studio": away.name, "plan text": "plan digits"})
+    told = reader.run("hetero-tui plan text --explain", "--set", "batch_size=840")
+    assert re.search(r"^use .* a step", told, re.MULTILINE), told
+    alone = Reader(HeteroTui(fleet.laptop, fleet.inventory()), {})
+    assert "nas is no longer in" in alone.run("hetero-tui remove nas")
+
+    words = reader.words("hetero-tui resume text-7f3 --set learning_rate=1e-4 --set num_iterations=8000")
+    with (
+        Following(product, *words) as resumed,
+        reader.staying("hetero-tui logs text-7f3a --follow", code=0) as logs,
+        reader.staying("hetero-tui serve text-7f3") as served,
+        reader.staying("hetero-tui metrics --port 9464") as metrics,
+        reader.staying("hetero-tui web") as web,
+    ):
+        resumed.until(protocol.RunResumed)
+        resumed.until(protocol.Step)
+        told_of = reader.at_once(
+            [
+                "hetero-tui report text-7f3",
+                "hetero-tui export text-7f3 --output text.csv",
+                "hetero-tui export text-7f3 --format json --output text.json",
+                "hetero-tui logs text-7f3",
+            ]
+        )
+        assert "<svg" in (home / f"{run}.html").read_text()
+        rows = list(csv.DictReader((home / "text.csv").read_text().splitlines()))
+        assert [int(row["step"]) for row in rows[:50]] == [*range(1, 51)]
+        assert len(json.loads((home / "text.json").read_text())["steps"]) >= 50
+        assert head in re.findall(r"^\S+Z \[(\w+)/coordinator\]", told_of["hetero-tui logs text-7f3"], re.MULTILINE)
+
+        assert served.stdout is not None
+        assert f"on cpu of {head}" in served.stdout.readline()
+        (home / "inputs.json").write_text(json.dumps({"inputs": [[[[0.5] * 8] * 8]] * 3}))
+        outputs = json.loads(typed(fleet, served.stdout.readline()))["outputs"]
+        assert [len(row) for row in outputs] == [10] * 3
+
+        assert metrics.stdout is not None
+        address, seen = metrics.stdout.readline().strip(), ""
+        while f'hetero_tui_run_step{{run="{run}"' not in seen:
+            seen = typed(fleet, f"curl -sf {address}")
+            assert metrics.poll() is None, seen
+        assert web.stdout is not None
+        assert "hetero-tui" in typed(fleet, f"curl -sfL -c cookies {shlex.quote(web.stdout.readline().strip())}")
+
+        reader.run("hetero-tui drain studio")
+        resumed.until(protocol.WorkerLost, having=lambda one: one.host == away.name and "drained" in one.cause)
+        reader.run("hetero-tui undrain studio")
+        resumed.until_step_with(away)
+        assert f"{run} is stopped at step" in reader.run("hetero-tui stop text-7f3a")
+        assert logs.wait(60) == 0, "the run has ended, and its logs with it"
+    (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == run]
+    assert (listed["state"], listed["step"] > 50) == ("stopped", True)
+
+
 def test_after_a_run_and_a_crash_the_secret_is_in_its_own_file_alone_and_no_process_would_dump_it(
     product: HeteroTui, fleet: Lab
 ) -> None:
@@ -245,6 +311,22 @@ def test_another_ray_is_untouched_while_ours_runs_and_down_leaves_nothing_of_our
 
 
 # --- What the tests ask of events and hosts --------------------------------------------------------------------------
+
+
+def a_finished_run(product: HeteroTui) -> str:
+    """That of the test above, or one like it."""
+    for one in product.document("runs")["runs"]:
+        if one["job"] == "digits" and one["state"] == "finished":
+            return str(one["id"])
+    settings = ["--set", "num_iterations=50", "--set", "batch_size=840", "--set", "strategy=sync"]
+    return only(product.events("train", "digits", *settings), protocol.RunStarted).run
+
+
+def typed(fleet: Lab, line: str) -> str:
+    """What a shell on the laptop prints for a line that it was given."""
+    done = fleet.laptop.run(["sh", "-c", line])
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    return done.stdout
 
 
 def assert_whole(events: list[protocol.Event]) -> None:

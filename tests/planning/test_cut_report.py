@@ -11,15 +11,17 @@ from hetero_tui.planning.what_if import changed
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.pipeline import planned
 from remote_agent.planning.survey import Device, Host, Survey, Work
+from remote_agent.planning.verdicts import seconds
+from remote_agent.planning.ways import COMPUTE, EXCHANGE, PIPELINE
 from remote_agent.settings import TrainingConfig
 
 CONFIG = TrainingConfig(strategy="pipeline", batch_size=16)
 WHY = "the model is cut by its layers, as it fits on no device: 2.00 GB more are needed"
 
 
-def _host(name: str, seconds: float) -> Host:
+def _host(name: str, block_s: float) -> Host:
     block = BlockCost(
-        forward_s=seconds / 3, backward_s=2 * seconds / 3, weights=10**8, trained=10**8, held=10**6, boundary=10**4
+        forward_s=block_s / 3, backward_s=2 * block_s / 3, weights=10**8, trained=10**8, held=10**6, boundary=10**4
     )
     blocks = DeviceBlocks(blocks=(block,) * 6, room=1.9e9, host=name)
     return Host(name=name, devices=(Device(name=f"{name}/cpu", speed=1.0, blocks=blocks),), up=118e6, down=59e6)
@@ -54,7 +56,26 @@ def test_it_is_said_why_it_is_cut_what_a_step_takes_and_who_gets_no_blocks() -> 
     assert limit in ("computing on mercer/cpu is the limit", "computing on nas/cpu is the limit")
     assert BEST.seconds == pytest.approx(PLAN.cut.seconds)
     assert BEST.way.exact
-    assert BEST.busy_s == pytest.approx({"mercer/cpu": 8 * 0.04, "nas/cpu": 8 * 0.04})
+
+
+def test_a_link_that_a_step_waits_for_longer_than_it_computes_is_the_limit() -> None:
+    slow = changed(FLEET, ["link=1mbit", "without=pi"])
+    plan = planned(slow, CONFIG)
+    best = cut_report.prediction(slow, plan)
+    assert best.term(EXCHANGE) > best.term(COMPUTE)
+    *_, limit = cut_report.verdicts(slow, plan, best)
+    assert limit == f"{best.bound} limit: {seconds(best.term(EXCHANGE))} of {seconds(best.seconds)}"
+    assert [term.source for term in best.terms] == [cut_report.SOURCES[term.name] for term in best.terms]
+
+
+def test_a_prediction_of_a_cut_has_what_others_have() -> None:
+    best = cut_report.prediction(FLEET, PLAN)
+    assert (best.samples, best.parts, best.shares) == (16, {}, {"mercer/cpu": 16, "nas/cpu": 16})
+    assert (best.way.strategy, best.way.hosts, best.way.codec) == (PIPELINE, ("mercer", "nas"), PLAN.cut.codec)
+    assert best.busy_s == pytest.approx({"mercer/cpu": 8 * 0.04, "nas/cpu": 8 * 0.04})
+    only = cut_report.choice(best)
+    assert (only.best, only.ways, only.gains, only.refused, only.considered) == (best, (best,), {}, (), 1)
+    assert only.alone is only.everything is None
 
 
 def test_scripts_get_the_stages_beside_what_every_plan_has() -> None:
@@ -68,6 +89,9 @@ def test_scripts_get_the_stages_beside_what_every_plan_has() -> None:
     assert (chosen["micro_batches"], chosen["in_flight"]) == (8, PLAN.cut.in_flight)
     assert chosen["step_s"] == pytest.approx(PLAN.cut.seconds)
     assert found["verdicts"][0] == WHY
+    assert [each["memory"] for each in chosen["stages"]] == [PLAN.memory(stage) for stage in PLAN.cut.stages]
+    assert [each["seconds"] for each in chosen["stages"]] == pytest.approx([0.04, 0.04])
+    assert found["measured_now"] is True
 
 
 def test_a_device_that_is_thought_of_gets_blocks_as_fast_as_its_figures_say_and_one_less_leaves_too_little_room() -> (

@@ -87,6 +87,35 @@ def test_links_and_hosts_change_one_after_the_other() -> None:
     assert after.media == {"wifi": catalogue.WIFI_BYTES}
 
 
+def test_a_change_of_one_link_leaves_the_others_and_the_last_host_stays() -> None:
+    before = measured()
+    own = changed(before, ["link=nas:100mbit"])
+    assert own.hosts[0] == before.hosts[0]
+    wire = pytest.approx(0.94 * 100e6 / 8)
+    nas = own.hosts[1]
+    assert (nas.up, nas.down, nas.both, nas.medium) == (wire, wire, 0.0, "")
+    air = changed(before, ["link=nas:wifi"]).hosts[1]
+    assert (air.up, air.down, air.both, air.medium) == (*(catalogue.WIFI_BYTES,) * 3, "wifi")
+    assert changed(before, ["add=m1"]).hosts[-1].up == pytest.approx(0.94 * 1e9 / 8), "if no link is named"
+    assert changed(before, ["add=m1@wifi"]).hosts[-1].medium == "wifi"
+    with pytest.raises(PlanError, match="no host would be left"):
+        changed(before, ["without=nas", "without=mercer"])
+
+
+def test_an_added_device_is_compared_with_the_fastest_that_was_measured_itself() -> None:
+    before = measured()
+    faster = changed(before, ["add=h100", "add=rtx4070"])
+    assert faster.hosts[-1].devices == changed(before, ["add=rtx4070"]).hosts[-1].devices, "not with what was added"
+    first, second = before.hosts
+    empty = dataclasses.replace(before, hosts=(dataclasses.replace(first, devices=()), second))
+    slow = changed(empty, ["add=rtx4070"]).hosts[-1].devices[0].speed
+    assert slow == pytest.approx(catalogue.estimate("x", "rtx4070", second.devices[0]).speed)
+    estimated = dataclasses.replace(second.devices[0], estimate="a table")
+    none = dataclasses.replace(before, hosts=(dataclasses.replace(second, devices=(estimated,)),))
+    with pytest.raises(PlanError, match="no device was measured that it could be compared with"):
+        changed(none, ["add=rtx4070"])
+
+
 def test_every_change_that_can_not_be_made_is_named_at_once() -> None:
     with pytest.raises(PlanError) as error:
         changed(measured(), ["add=rtx470@1gbit", "without=nass", "link=2bit", "ad=m1", "link=mercy:wifi"])

@@ -89,10 +89,6 @@ def test_a_device_that_is_not_there_is_left_out_with_its_reason_where_others_are
     assert why.startswith("b (cuda:3): left out: there is no device 'cuda:3' here; torch ")
 
 
-def test_a_dataset_smaller_than_one_batch_is_named(launch: Any) -> None:
-    assert "60 samples" in failure(launch(job(), "a", batch_size=61))["cause"]
-
-
 def test_a_head_that_cannot_be_reached_is_named(launch: Any) -> None:
     event = failure(launch(job(), "a", address="127.0.0.2:9"))
     assert "127.0.0.2:9" in event["cause"]

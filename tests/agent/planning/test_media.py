@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remote_agent.planning import media
 from remote_agent.planning.choice import choose
 from remote_agent.planning.media import SHARED
 from remote_agent.planning.simulator import predict
-from remote_agent.planning.survey import Host, Survey
+from remote_agent.planning.survey import Host, Survey, Work
 from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import Way
 from tests.agent.planning.fleets import host, survey
@@ -75,6 +77,59 @@ def test_one_link_that_carries_more_alone_carries_one_direction_at_a_time() -> N
     half = AIR / 2
     found = media.found([(half, half), (118e6, half), (half, 118e6)], [AIR, 118e6, AIR])
     assert (found.both, found.medium) == ((AIR, 0.0, 0.0), 0.0)
+
+
+RATES = st.floats(1e5, 1e8)
+
+
+@given(rates=st.lists(RATES, min_size=2, max_size=6), error=st.floats(0.9, 1.1))
+def test_a_medium_is_found_however_its_connections_share_it(rates: list[float], error: float) -> None:
+    """Each host sends to the next one, and a byte passes the medium twice."""
+    carried = sum(rates)
+    sharing = list(zip(rates, [rates[-1], *rates[:-1]], strict=True))
+    found = media.found(sharing, [carried * error] * len(rates))
+    assert found == media.Found(both=(pytest.approx(2 * carried),) * len(rates), medium=pytest.approx(2 * carried))
+
+
+@given(own=st.lists(st.tuples(RATES, RATES, st.floats(0.8, 1.2)), min_size=1, max_size=6))
+def test_no_medium_is_found_where_each_sends_as_much_at_once_as_alone(own: list[tuple[float, float, float]]) -> None:
+    found = media.found([(up, down) for up, down, _ in own], [up * error for up, _, error in own])
+    assert found == media.Found(both=(0.0,) * len(own))
+
+
+@given(data=st.data())
+def test_measured_again_each_link_has_what_it_shares_by_now_and_what_is_not_known_anew_stays(
+    data: st.DataObject,
+) -> None:
+    kinds = data.draw(st.lists(st.sampled_from(("wire", "alone", "wifi", "shared", "twin")), min_size=1, max_size=6))
+    hosts = [
+        Host(
+            name=f"h{number}",
+            devices=(),
+            both=0.0 if kind == "wire" else 5e6,
+            medium={"wifi": "wifi", "shared": SHARED, "twin": SHARED}.get(kind, ""),
+            computer="tower" if kind == "twin" else "",
+        )
+        for number, kind in enumerate(kinds)
+    ]
+    shares = [each for each in hosts if each.medium == SHARED]
+    known = {each.name: (1e6 * (number + 1), 2e6) for number, each in enumerate(hosts) if data.draw(st.booleans())}
+    for each in hosts:  # those of one computer have one link
+        if each.computer and each.name in known:
+            known[each.name] = (7e6, 2e6)
+    before = Survey(
+        job="text",
+        work=Work(parameters=1, batch=1),
+        hosts=tuple(hosts),
+        media={"wifi": 5e6, **({SHARED: 5e6} if shares else {})},
+    )
+    now = media.measured_again(before, known)
+    links = {each.computer or each.name: known.get(each.name) for each in sorted(shares, key=lambda e: e.name in known)}
+    together = 5e6 if None in links.values() else sum(sum(link) for link in links.values() if link)
+    assert now.media == {"wifi": 5e6, **({SHARED: together} if shares else {})}
+    for kind, old, new in zip(kinds, hosts, now.hosts, strict=True):
+        expected = {"alone": sum(known.get(old.name, (5e6,))), "shared": together, "twin": together}.get(kind, old.both)
+        assert new == dataclasses.replace(old, both=expected)
 
 
 def test_a_step_on_a_shared_medium_takes_the_sum_of_what_all_send_and_fewer_have_more_of_it() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.likeness import FirstLoss, Likeness, Numbers, refuse, refuse_one
+from remote_agent.training.shared.likeness import FirstLoss, Likeness, Numbers, other_files, refuse, refuse_one
 
 NOTHING = Likeness()
 
@@ -121,6 +121,31 @@ def test_random_numbers_that_are_the_same_each_time_are_others_on_another_kind_o
     usual = Likeness(loss=FirstLoss(values=(2.0,), allowed=0.01, drawn=drawn))
     other = Likeness(loss=FirstLoss(values=(3.0,), allowed=0.01, kind=kind))
     assert (refusal(usual, other) is not None) is refused
+
+
+def test_files_that_are_others_on_another_host_are_told_with_both_hosts() -> None:
+    def files(**named: tuple[int, int, str]) -> Likeness:
+        return Likeness(files=named)
+
+    def told(*workers: Likeness) -> str:
+        return other_files([(host, each) for host, each in zip("abc", workers, strict=False)])
+
+    same = files(images=(2, 3000, "x"), labels=(1, 1, "y"))
+    for alike in (
+        (),
+        (same,),
+        (same, same),
+        (same, NOTHING, files(images=(9, 9, "z"))),
+        (same, files(others=(1, 2, "z"))),
+    ):
+        assert told(*alike) == ""
+    assert told(same, same, files(images=(1, 1500, "x"))).startswith(
+        "images names 2 files of 3,000 bytes on b, and 1 file of 1,500 bytes on c: "
+    )
+    assert told(same, files(images=(2, 3000, "z"))).startswith(
+        "images names 2 files of 3,000 bytes on a, and as many, with other contents, on b: "
+    )
+    assert "by_host = True" in told(same, files(labels=(1, 1, "z")))
 
 
 def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -> None:

@@ -1,0 +1,298 @@
+"""All commands that README, docs/ and the examples show work as they stand there, but for names and lengths.
+
+One lab, one cluster; the tests tell one story in the file's order. Commands to a run under way are in
+``test_end_to_end.py``; from bare machines to a fleet, ``test_from_nothing.py`` takes the page about hosts. What is
+planned, trained and found has tests of its own: here it is asked whether each command does what stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from remote_agent import protocol
+from tests.documents import block_of
+from tests.lab.following import Following
+from tests.lab.lab import Lab
+from tests.lab.machines import HostSpec, login
+from tests.lab.mounts import REPOSITORY
+from tests.lab.product import HeteroTui
+from tests.lab.reader import Reader
+
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(900, method="signal")]
+
+SHORT = ("--set", "num_iterations=3", "--set", "measure_seconds=0.1")
+STARTED = re.compile(r"^([\w-]+-\w+) is on its way", re.MULTILINE)
+
+JOB = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Mine:
+    depth: int = 2
+
+
+class Job:
+    settings = Mine()
+
+    def create_model(self):
+        return nn.Sequential(*[nn.Linear(8, 8) for _ in range(self.settings.depth)])
+
+    def create_data(self):
+        return torch.randn(64, 8), torch.randint(8, (64,))
+
+    create_validation_data = create_data
+"""
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+import ray
+
+ray.init(logging_level="ERROR")
+print(sys.argv[1:], len(ray.nodes()), [path.name for path in Path().glob("data/*")])
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    specs = [HostSpec(name=name, simulated_speed=speed, cpus=1) for name, speed in (("mercer", 1), ("studio", 0.9))]
+    with Lab([*specs, HostSpec(name="nas", simulated_speed=0.8, cpus=1)], rate_mbit=1000) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def product(lab: Lab) -> Iterator[HeteroTui]:
+    product = HeteroTui(lab.laptop, lab.inventory())
+    yield product
+    product.run("down", "--yes", "--json")
+
+
+@pytest.fixture(scope="module")
+def reader(product: HeteroTui) -> Reader:
+    """With the cluster up."""
+    reader = Reader(product, {"examples/": f"{REPOSITORY}/examples/"})
+    assert "cluster lab is up, head mercer" in reader.run("hetero-tui up")
+    return reader
+
+
+@pytest.fixture(scope="module")
+def run(reader: Reader, product: HeteroTui) -> str:
+    """A run of ``text`` that was stopped."""
+    with Following(product, *reader.words("hetero-tui train text --set num_iterations=500")) as training:
+        training.until(protocol.Step)
+        reader.names |= {"text-7f3a": training.run, "text-7f3": training.run}
+        assert f"{training.run} is stopped at step" in reader.run("hetero-tui stop text-7f3a")
+    return training.run
+
+
+def started(said: str) -> str:
+    """The name of the run that a command said it started."""
+    found = STARTED.search(said)
+    assert found is not None, said
+    return found[1]
+
+
+def generated(lab: Lab, printed: Iterable[str]) -> list[str]:
+    """The pieces that the line for ``/generate`` which ``serve`` prints gives in a shell."""
+    line = next(line for line in printed if "/generate" in line)
+    return re.findall(r"^data: (.*)", lab.laptop.run(["sh", "-c", line]).stdout, re.MULTILINE)
+
+
+def runs_of(lab: Lab) -> Path:
+    return lab.host("mercer").home / ".hetero-tui/lab/runs"
+
+
+def test_machines_are_added_looked_at_and_taken_out(lab: Lab, reader: Reader, product: HeteroTui) -> None:
+    home, studio = lab.laptop.home, lab.host("studio").address
+    (home / ".ssh/config").write_text("Host *.local\n  User x\nHost nas\n  HostName nas\n")
+    empty = HeteroTui(lab.laptop, home / "new/inventory.yaml")
+    empty.inventory.parent.mkdir()
+    names = {"me@": f"{login().pw_name}@", "mercer.local": "mercer", "192.168.1.12:2222": f"{studio}:22"}
+    new = Reader(empty, names | {"~/.ssh/lab": "~/.ssh/id_ed25519"})
+    assert "mercer is in " in new.run("hetero-tui add me@mercer.local")
+    assert " is in " in new.run("hetero-tui add me@192.168.1.12:2222 --identity-file ~/.ssh/lab")
+    assert "nas is in " in new.run("hetero-tui add --from-ssh-config")
+    assert re.findall(r"^  ([\w-]+):", empty.inventory.read_text(), re.MULTILINE)[::2] == ["mercer", "nas"]
+    assert "nas is no longer in " in new.run("hetero-tui remove nas")
+    assert "nas" not in empty.inventory.read_text()
+    (home / ".ssh/config").unlink()
+    assert len(re.findall(r"^(?:mercer|studio|nas) .* Mbit/s", reader.run("hetero-tui check"), re.MULTILINE)) == 3
+    assert "nas" in reader.run("hetero-tui probe")
+
+
+def test_a_run_is_shown_and_its_figures_and_weights_are_taken_elsewhere(lab: Lab, reader: Reader, run: str) -> None:
+    home = lab.laptop.home
+    said = reader.at_once(
+        [
+            "hetero-tui status",
+            "hetero-tui runs",
+            "hetero-tui attach text-7f3",
+            "hetero-tui attach text-7f3a",
+            "hetero-tui report text-7f3 --output text.html",
+            "hetero-tui export text-7f3 --format safetensors",
+            "hetero-tui --help",
+        ]
+    )
+    assert "cluster lab: up, head mercer" in said["hetero-tui status"]
+    assert run in said["hetero-tui runs"]
+    for shown in ("hetero-tui attach text-7f3", "hetero-tui attach text-7f3a"):
+        assert re.search(r"^step +1/500 ", said[shown], re.MULTILINE)
+    assert "<svg" in (home / "text.html").read_text()
+    assert load_file(home / f"{run}.safetensors")
+    assert "bootstrap" in said["hetero-tui --help"]
+    with reader.staying("hetero-tui serve text-7f3a") as served:
+        assert served.stdout is not None
+        assert "on cpu of mercer" in served.stdout.readline()
+        assert len(generated(lab, served.stdout)) > 1
+    recordings = sorted((home / ".local/state/hetero-tui/recordings").glob("*.jsonl"))
+    again = Reader(HeteroTui(lab.laptop, home / "none.yaml"), {"lab-20261123-103409-812.jsonl": str(recordings[0])})
+    for shown in ("hetero-tui replay", "hetero-tui replay lab-20261123-103409-812.jsonl", "hetero-tui replay --plain"):
+        assert "cluster lab" in again.run(shown)
+    for shown in ("hetero-tui --show-completion", "hetero-tui --install-completion"):
+        done = lab.laptop.run(["bash", "-c", f"{shown}; exit $?"])  # it asks which shell it was started by
+        assert done.returncode == 0, done.stderr
+        assert "complet" in done.stdout
+    assert "hetero-tui" in (home / ".bashrc").read_text()
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_that_was_stopped_goes_on(reader: Reader, product: HeteroTui) -> None:
+    for times, shown in enumerate(
+        (
+            "hetero-tui resume text-7f3a",
+            "hetero-tui resume text-7f3",
+            "hetero-tui resume text-7f3 --set learning_rate=1e-4 --set num_iterations=8000",
+        ),
+        start=1,
+    ):
+        with Following(product, *reader.words(shown)) as resumed:
+            for _ in range(times):
+                resumed.until(protocol.RunResumed)
+            step = resumed.until(protocol.Step)
+            reader.run("hetero-tui stop text-7f3a")
+    assert step.learning_rate == pytest.approx(1e-4)
+
+
+def test_a_job_is_planned(lab: Lab, reader: Reader, product: HeteroTui) -> None:
+    (lab.laptop.home / "lab.yaml").write_text(block_of(REPOSITORY / "docs/planning.md", "yaml", "parameters:"))
+    for shown in (
+        "hetero-tui plan text",
+        "hetero-tui plan text --explain",
+        "hetero-tui plan text --allow inexact",
+        "hetero-tui plan text --what-if add=rtx4070@1gbit",
+        "hetero-tui plan text --what-if link=wifi --what-if without=nas",
+        "hetero-tui plan text --fleet lab.yaml",
+    ):
+        assert re.search("^use .* a step", reader.run(shown), re.MULTILINE), shown
+    done = product.run(*reader.words("hetero-tui plan text --set batch_size=96 --json"))
+    assert json.loads(done.stdout)["batch"] == 96
+    for shown in ("hetero-tui plan text --race", "hetero-tui plan text --race --by loss --allow inexact"):
+        assert "won by" in reader.run(shown)
+
+
+def test_a_job_is_trained(lab: Lab, reader: Reader) -> None:
+    pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
+    (lab.laptop.home / "text.txt").write_text("of sheep and men " * 6000)
+    for shown in (
+        "hetero-tui train text --set codec=int8",
+        "hetero-tui train text --set strategy=local_sgd --set local_steps=20 --set codec=int8",
+        "hetero-tui train text --set strategy=local_sgd --set overlap=true --set codec=int8",
+        "hetero-tui train text --set lora_rank=16 --set quantize=nf4",
+        "hetero-tui train text --set strategy=pipeline",
+        "hetero-tui train examples/images.py:Images",
+        "hetero-tui train examples/finetune.py:Finetune --with digits.safetensors",
+        "hetero-tui train examples/language.py:Language --with text.txt",
+        "hetero-tui train examples/ray_data.py:Spirals",
+    ):
+        run = started(reader.run(shown, *SHORT))
+        if "images" in shown:  # the next one begins with its weights
+            weights = next((runs_of(lab) / run).rglob("*.safetensors"))
+            shutil.copy(weights, lab.laptop.home / "digits.safetensors")
+    for shown, name in (
+        ("hetero-tui train text --log-to csv", "steps.csv"),
+        ("hetero-tui train text --log-to tensorboard", "events.out.*"),
+    ):
+        assert list((runs_of(lab) / started(reader.run(shown, *SHORT))).rglob(name)), shown
+
+
+def test_a_folder_of_hugging_face_weights_is_trained_and_exported(lab: Lab, reader: Reader) -> None:
+    tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
+    for host in lab.hosts:
+        tiny_models.save(host.home / "models/qwen", "Qwen2")
+    head, text = lab.host("mercer").home, tiny_models.text(200)
+    (head / "notes.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.splitlines()))
+    (head / "books").mkdir()
+    (head / "books/one.txt").write_text(text)
+    more = (*SHORT, "--set", "context=8", "--set", "batch_size=8")
+    for shown, exports in (
+        (
+            (
+                "hetero-tui train hf-lm --set model=~/models/qwen --set data=~/notes.jsonl --set lora_rank=16"
+                " --set quantize=nf4"
+            ),
+            ("hetero-tui export hf-lm-7f3 --format merged --output tuned", "hetero-tui export hf-lm-7f3 --format peft"),
+        ),
+        (
+            (
+                "hetero-tui train hf-lm --set model=~/models/qwen --set data=~/books --set strategy=pipeline"
+                " --set precision=bf16"
+            ),
+            ("hetero-tui export hf-lm-7f3 --format hf",),
+        ),
+    ):
+        run = reader.names["hf-lm-7f3"] = started(reader.run(shown, *more))
+        for export in exports:
+            place = Path(reader.run(export).partition(": ")[2].partition(" (")[0])
+            assert list((lab.laptop.home / place).glob("*.safetensors")), export
+    reader.names["--host nas"] = "--host mercer"  # which holds its newest checkpoint for certain
+    with reader.staying("hetero-tui serve hf-lm-7f3 --host nas --device cpu --port 8000") as served:
+        assert served.stdout is not None
+        assert f"{run}, step 3, on cpu of mercer" in served.stdout.readline()
+        assert len(generated(lab, served.stdout)) > 1
+
+
+def test_settings_are_searched_for_and_the_best_are_trained_with(lab: Lab, reader: Reader) -> None:
+    (lab.laptop.home / "job.py").write_text(JOB)
+    for shown, more in (
+        ("hetero-tui sweep digits --param lr=1e-4..1e-2:log --trials 20", SHORT),
+        (
+            (
+                "hetero-tui sweep digits --param learning_rate=1e-4..1e-1:log --param schedule=constant,cosine"
+                " --trials 20 --set epochs=3"
+            ),
+            ("--set", "epochs=1"),
+        ),
+        ("hetero-tui sweep job.py:Job --param depth=2..8 --by max:val_accuracy --set evaluate_every=50", SHORT),
+    ):
+        said = reader.run(shown, *more, "--trials", "4")
+        assert "trains with the best settings on all devices" in said
+    reader.names["sweep-digits-7f3"] = started(said)
+    assert "depth=" in reader.run("hetero-tui train --from sweep-digits-7f3", *SHORT)
+
+
+def test_scripts_and_rays_own_commands_run_on_the_cluster(lab: Lab, reader: Reader) -> None:
+    home = lab.laptop.home
+    (home / "tune.py").write_text(SCRIPT)
+    (home / "data").mkdir()
+    (home / "data/one.txt").write_text("1")
+    assert "['--trials', '20'] 3 []" in reader.run("hetero-tui run tune.py --trials 20")
+    assert "[] 3 []" in reader.run("hetero-tui run tune.py")
+    assert "[] 3 ['one.txt']" in reader.run("hetero-tui run --with data tune.py")
+    assert "Active:" in reader.run("hetero-tui ray status")
+    assert "object" in reader.run("hetero-tui ray memory").lower()
+
+
+def test_all_is_taken_down(lab: Lab, reader: Reader) -> None:
+    assert "nothing is left" in reader.run("hetero-tui down", "--yes")
