@@ -327,20 +327,14 @@ def second(stage: Stage, follower: Following) -> Host:
 # --- What was deleted ------------------------------------------------------------------------------------------------
 
 
-def without_run_folder(stage: Stage, follower: Following) -> Undo:
-    """The run's folder on the head is deleted."""
-    host = head(stage, follower)
-    return _deleted(host, f"runs/{follower.run}")
-
-
 def without_agent(place: Place = first) -> Begin:
     """Everything that the product has on a host is deleted."""
-    return lambda stage, follower: _deleted(place(stage, follower), "")
 
+    def begin(stage: Stage, follower: Following) -> Undo:
+        shutil.rmtree(place(stage, follower).home / ".hetero-tui" / CLUSTER)  # the host's, as this computer sees it
+        return nothing
 
-def _deleted(host: Host, path: str) -> Undo:
-    shutil.rmtree(host.home / ".hetero-tui" / CLUSTER / path)  # the host's own, as this computer sees it
-    return nothing
+    return begin
 
 
 def nothing() -> None:

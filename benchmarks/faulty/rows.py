@@ -219,7 +219,6 @@ RARE: Mapping[str, Row] = {
         _for("moved-laptop", "the laptop has another address", rare.moved(rare.the_laptop), 40),
         _for("two-dark", "two hosts without power", rare.dark(rare.first, rare.second), 10),
         _for("head-dark", "the head and another host without power", rare.dark(rare.head, rare.first), 10),
-        _for("no-run-folder", "the run's folder on the head deleted", rare.without_run_folder, 30),
         _for("no-agent", "all of the product deleted on a host", rare.without_agent(), 30),
         _for("no-agent-head", "all of the product deleted on the head", rare.without_agent(rare.head), 30),
         _for("cleaned", "all deleted in /tmp and /dev/shm of a host", homes.cleaned(), 20),
