@@ -236,7 +236,7 @@ def killing(program: str, *places: Place) -> Begin:
         for host in [place(stage, follower) for place in places]:
             for pid in _pids(host, program):
                 host.signal(pid, signal.SIGKILL)
-        return _nothing
+        return nothing
 
     return begin
 
@@ -252,7 +252,7 @@ def twice(begin: Begin, seconds: float, pause: float) -> Strike:
                 undo()
                 time.sleep(pause_s)
                 follower.check()
-            return _nothing
+            return nothing
 
         return lasting(both, 0.0)(stage, follower, number)
 
@@ -279,7 +279,7 @@ def moved(machine: Callable[[Stage, Following], Machine], *, dark: bool = False)
         address = f"{before}.{int(last) + 60}"
         if not dark:
             stage.lab.move(found, address)
-            return _nothing
+            return nothing
         host = first(stage, follower)
         host.pull_plug()
 
@@ -327,25 +327,18 @@ def second(stage: Stage, follower: Following) -> Host:
 # --- What was deleted ------------------------------------------------------------------------------------------------
 
 
-def without_run_folder(stage: Stage, follower: Following) -> Undo:
-    """The run's folder on the head is deleted."""
-    host = head(stage, follower)
-    return _deleted(host, f"runs/{follower.run}")
-
-
-def without_agent(stage: Stage, follower: Following) -> Undo:
+def without_agent(place: Place = first) -> Begin:
     """Everything that the product has on a host is deleted."""
-    host = first(stage, follower)
-    return _deleted(host, "")
+
+    def begin(stage: Stage, follower: Following) -> Undo:
+        shutil.rmtree(place(stage, follower).home / ".hetero-tui" / CLUSTER)  # the host's, as this computer sees it
+        return nothing
+
+    return begin
 
 
-def _deleted(host: Host, path: str) -> Undo:
-    shutil.rmtree(host.home / ".hetero-tui" / CLUSTER / path)  # the host's own, as this computer sees it
-    return _nothing
-
-
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """What is undone of a fault that passes by itself."""
 
 
 def _ignored(_: object) -> None:

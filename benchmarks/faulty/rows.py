@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.faulty import rare, strikes
+from benchmarks.faulty import homes, rare, strikes
 from benchmarks.faulty.stage import PIPELINE
 from benchmarks.faulty.strikes import Strike
 
@@ -219,8 +219,14 @@ RARE: Mapping[str, Row] = {
         _for("moved-laptop", "the laptop has another address", rare.moved(rare.the_laptop), 40),
         _for("two-dark", "two hosts without power", rare.dark(rare.first, rare.second), 10),
         _for("head-dark", "the head and another host without power", rare.dark(rare.head, rare.first), 10),
-        _for("no-run-folder", "the run's folder on the head deleted", rare.without_run_folder, 30),
-        _for("no-agent", "all of the product deleted on a host", rare.without_agent, 30),
+        _for("no-agent", "all of the product deleted on a host", rare.without_agent(), 30),
+        _for("no-agent-head", "all of the product deleted on the head", rare.without_agent(rare.head), 30),
+        _for("cleaned", "all deleted in /tmp and /dev/shm of a host", homes.cleaned(), 20),
+        _for("cleaned-head", "all deleted in /tmp and /dev/shm of the head", homes.cleaned(rare.head), 20),
+        _for("logout", "all processes killed on a host", homes.logged_out(), 5),
+        _for("logout-head", "all processes killed on the head", homes.logged_out(rare.head), 5),
+        _for("read-only", "a host's home folder read-only", homes.read_only(), 30),
+        _for("read-only-head", "the head's home folder read-only", homes.read_only(rare.head), 30),
     )
 }
 """Faults that no promise names, each with a shard on every host; without budgets."""

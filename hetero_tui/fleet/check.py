@@ -42,6 +42,10 @@ elif command -v gsettings >/dev/null 2>&1; then
     echo "ht:seconds $(gsettings get $place sleep-inactive-ac-timeout 2>/dev/null)"
 fi
 cat /sys/class/power_supply/*/status 2>/dev/null | grep -q '^Discharging' && echo "ht:battery 1"
+login=org.freedesktop.login1
+[ "$(id -u)" -ne 0 ] && # of root it kills nothing
+  busctl --timeout=2 get-property $login /org/freedesktop/login1 $login.Manager KillUserProcesses 2>/dev/null |
+  grep -q true && echo "ht:logout 1"
 exit 0
 """
 
@@ -129,7 +133,7 @@ def _surroundings(words: Mapping[str, str], before: float, after: float) -> Surr
         skew = min(0.0, clock + 1 - before) if clock + 1 < before else max(0.0, clock - after)
     minutes = int(words.get("sleep", 0)) or int(words.get("seconds", 0)) // 60
     files = int(words["files"]) if "files" in words else None
-    return Surroundings(skew, files, minutes, "battery" in words)
+    return Surroundings(skew, files, minutes, "battery" in words, "logout" in words)
 
 
 @dataclass(frozen=True, slots=True)

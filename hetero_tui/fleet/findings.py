@@ -34,12 +34,16 @@ _ROOM_OF_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """A machine's system settings: ``skew`` is its clock's offset in seconds, ``sleeps_after`` in minutes, 0: never."""
+    """A machine's system settings: ``skew`` is its clock's offset in seconds, ``sleeps_after`` in minutes, 0: never.
+
+    ``ends_at_logout``: systemd kills what a user has started when the user logs out.
+    """
 
     skew: float | None = None
     open_files: int | None = None
     sleeps_after: int = 0
     on_battery: bool = False
+    ends_at_logout: bool = False
 
 
 def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
@@ -126,6 +130,11 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
     if around.on_battery:
         why = "it is slower so, and switches itself off in the end"
         found.append(Finding(host, WARNING, "it runs on its battery", why, "plug it in"))
+    if around.ends_at_logout:
+        what = "systemd kills all that you have started there when you log out (KillUserProcesses)"
+        why = "its part of the cluster ends with the connection of the command that started it"
+        mend = "`KillUserProcesses=no` below `[Login]` in /etc/systemd/logind.conf, then restart the machine"
+        found.append(Finding(host, WARNING, what, why, mend))
     if around.open_files is not None and around.open_files < FEWEST_FILES:
         what = f"its processes may have {around.open_files} files open"
         mend = (

@@ -6,9 +6,12 @@ name, which goes with the process, so that memory stays flat in long runs.
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
+from contextlib import suppress
 from types import TracebackType
+from typing import IO
 
 from hetero_tui.text import HostText
 
@@ -17,11 +20,11 @@ class Seen:
     """Lines of one run's ``events.jsonl``, without a gap from the one after :attr:`first`; a context manager.
 
     Of a run that had gone on for long when it was attached to, they begin where the laptop had caught up with it: what
-    is older has been copied to the other hosts long before.
+    is older has been copied to the other hosts long before. So they begin anew where this computer's disk was full.
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed by __exit__
+        self._file = _file()
         self.first = self.last = 0
         self._read: int | None = None  # the number of the line that was read last; None: something else was done
 
@@ -31,7 +34,11 @@ class Seen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # there is no room for what it was to write
+            self._file.close()
 
     def begin(self, seq: int) -> None:
         """Keep the events from number ``seq`` on, where none is kept yet."""
@@ -42,9 +49,14 @@ class Seen:
         """Keep the next event; one after a gap (of a kind that this version skips) ends what can be given back."""
         if seq == self.last + 1:
             self._read = None
-            self._file.seek(0, os.SEEK_END)
-            self._file.write(line.raw.encode() + b"\n")
             self.last = seq
+            try:
+                self._file.seek(0, os.SEEK_END)
+                self._file.write(line.raw.encode() + b"\n")
+                self._file.flush()
+            except OSError:
+                self._close()
+                self._file, self.first = _file(), seq
 
     def lines(self, after: int = 0) -> bytes:
         """Those after number ``after``, as they stood in the file; none where there is a gap between."""
@@ -81,3 +93,11 @@ class Seen:
         while self._read < min(seq, self.last):
             self._file.readline()
             self._read += 1
+
+
+def _file() -> IO[bytes]:
+    """One without a name, or one in memory where none can be made."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return io.BytesIO()

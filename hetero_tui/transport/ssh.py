@@ -20,7 +20,7 @@ from hetero_tui.transport.commands import CommandTransport
 from hetero_tui.transport.connection import Attempt, Dialled, Dialler
 from hetero_tui.transport.failures import SSH_ERRORS
 from hetero_tui.transport.host_keys import DEFAULT_PORT, OfferedKey
-from hetero_tui.transport.ssh_command import Session, SshCommand, command_line
+from hetero_tui.transport.ssh_command import SshCommand, command_line
 
 _MOST_CONNECTIONS = 8
 """To a host whose server allows few sessions on each (MaxSessions)."""
@@ -51,7 +51,6 @@ class SshTransport(CommandTransport):
         self._current: Dialled | None = None
         self._dialling: asyncio.Task[Dialled] | None = None
         self._further: list[Dialled] = []
-        self._echo = _Echo(self._session)
         self._closed = False
 
     async def connect(self) -> None:
@@ -125,17 +124,24 @@ class SshTransport(CommandTransport):
             await listener.wait_closed()
 
     async def round_trip(self) -> float:
-        """Seconds until a line comes back from a ``cat`` on the host that is kept open for this."""
+        """Seconds until the host's SSH server answers a keepalive: no process is started there for a measurement."""
         dialled = await self._connected()
         place = replace(dialled.place, step="round trip")
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(deadlines.COMMAND):
-                return await self._echo.round_trip()
+                # Refused or not, it is answered (RFC 4254, 4); asyncssh itself sends the same after a silence.
+                await dialled.connection._make_global_request(b"keepalive@openssh.com")  # noqa: SLF001 - no public one
+                seconds = time.perf_counter() - began
+                await asyncio.sleep(0)  # the end of a connection answers too, and is seen in the loop's next round
         except TimeoutError:
             cause = f"{place.endpoint} gave no sign of life for {deadlines.COMMAND:g} s"
             raise Unreachable(self.host, cause, step=place.step, hint="it is tried again by itself") from None
         except SSH_ERRORS as error:
             raise failures.explain(error, place) from None
+        if dialled.connection.is_closed():
+            raise failures.lost(place)
+        return seconds
 
     async def close(self) -> None:
         """Close the connection and its jumps; the transport can't be used afterwards."""
@@ -203,36 +209,6 @@ class SshTransport(CommandTransport):
             self.offered = attempt.offered
         self._current, self.address = dialled, dialled.address
         return dialled
-
-
-class _Echo:
-    """Measures the way there and back by a line that ``cat`` returns: no process is started for a measurement."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._process: asyncssh.SSHClientProcess[bytes] | None = None
-        self._count = 0
-        self._lock = asyncio.Lock()
-
-    async def round_trip(self) -> float:
-        async with self._lock:
-            process = self._process
-            if process is None or process.is_closing():
-                process = await self._session("exec cat")
-                self._process = process
-                await self._ask(process)  # the first answer waits for the shell and cat to start
-            began = time.perf_counter()
-            await self._ask(process)
-            return time.perf_counter() - began
-
-    async def _ask(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self._count += 1
-        question = b"hetero-tui %d\n" % self._count
-        process.stdin.write(question)
-        while not (answer := await process.stdout.readline()).endswith(question):  # skips what a login shell prints
-            if not answer:
-                self._process = None
-                raise asyncssh.ConnectionLost("the echo ended")
 
 
 def _retrieve(task: asyncio.Task[Dialled]) -> None:

@@ -44,23 +44,24 @@ async def _ended(command: Sequence[str]) -> str:
     What ``ssh`` itself writes would be drawn over. It goes into a file, since a connection that it shares with later
     calls (``ControlPersist``) would keep a pipe open; its questions are on the terminal.
     """
-    with tempfile.TemporaryFile() as errors:
-        is_ssh = command[0] == "ssh"
-        try:
+    is_ssh = command[0] == "ssh"
+    try:
+        with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(*command, stderr=errors if is_ssh else None)
-        except OSError as error:
-            return f"{command[0]}: {error.strerror}"
-        try:
-            status = await process.wait()
-        finally:
-            with suppress(ProcessLookupError):  # it has ended, unless the app is ended from outside
-                process.terminate()
-        if not is_ssh or status != _SSH_FAILED:
-            return ""
-        errors.seek(0)
-        said = last_lines(HostText(errors.read(_MOST_ERRORS).decode("utf-8", "replace")), 2, 400).splitlines()
-        reasons = [line for line in said if not _LAST_WORD.fullmatch(line)]
-        return reasons[-1] if reasons else "ssh failed"
+            try:
+                status = await process.wait()
+            finally:
+                with suppress(ProcessLookupError):  # it has ended, unless the app is ended from outside
+                    process.terminate()
+            errors.seek(0)
+            text = errors.read(_MOST_ERRORS)
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    if not is_ssh or status != _SSH_FAILED:
+        return ""
+    said = last_lines(HostText(text.decode("utf-8", "replace")), 2, 400).splitlines()
+    reasons = [line for line in said if not _LAST_WORD.fullmatch(line)]
+    return reasons[-1] if reasons else "ssh failed"
 
 
 def editor() -> list[str]:

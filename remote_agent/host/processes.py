@@ -54,6 +54,9 @@ _STEERS_BASH = frozenset({"SSH_CLIENT", "SSH2_CLIENT", "BASH_ENV", "ENV"})
 """With one of these, each ``bash -c`` reads the user's start-up file: Ray starts its workers so, and what it sets there
 (PYTHONHOME, another folder, ``exit``) would reach them all."""
 
+TRACES_GRPC = frozenset({"GRPC_TRACE", "GRPC_VERBOSITY"})
+"""With these, each process that speaks to Ray writes what it sends into its log: the cluster's token, too."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -214,7 +217,7 @@ def _start(folder: Path, name: str, argv: Sequence[str], log: Path, environment:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={key: value for key, value in environment.items() if key not in _STEERS_BASH}
+                env={key: value for key, value in environment.items() if key not in _STEERS_BASH | TRACES_GRPC}
                 | _own_variables(folder),
                 cwd=folder,
                 start_new_session=True,

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from remote_agent import protocol, tls
-from remote_agent.host.processes import AGENT_PATH
+from remote_agent.host.processes import AGENT_PATH, TRACES_GRPC
 from remote_agent.protocol import HOST_LABEL, SIMULATED_SPEED, NodeSpec
 
 STARTED_LINE = "Ray runtime started."
@@ -75,7 +75,8 @@ def environment(base: Mapping[str, str], token: Path, bundle: Path, *, encrypted
 
     ``bundle`` is the file with this machine's certificate; ``encrypted``: our own connections use it too.
     """
-    kept = {key: value for key, value in base.items() if not key.startswith(("RAY_", "PYTHON"))}
+    steers = ("RAY_", "PYTHON", *TRACES_GRPC)
+    kept = {key: value for key, value in base.items() if not key.startswith(steers)}
     kept |= tls.variables(bundle, encrypted=encrypted)
     return kept | {
         "RAY_AUTH_MODE": "token",

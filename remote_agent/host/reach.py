@@ -9,7 +9,7 @@ stdin, the ``doors`` of the others (a list of address, port and word), and a :cl
 back: what became of each, an attempt having SECONDS. Who connects is sent this process's word, a random one, so that
 a machine that another one's address leads to is told from the right one. Further lines, an object with ``send`` (a door
 of another) and ``seconds``, have it send zeros there for so long, while another host does so to this one; each is
-answered with a :class:`remote_agent.protocol.Received`. It ends when stdin does.
+answered with a :class:`remote_agent.protocol.Received`. It ends when stdin does, or is silent for :data:`SILENCE`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _KERNELS_RANGE = (49152, 65535)
 
 FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
+SILENCE = 60.0
+"""Seconds without a line after which the laptop is gone: a connection whose address is gone stays open for hours."""
+
 _PIECE = 1 << 18
 _SETTLING = 0.3  # seconds of a transfer that do not count: TCP finds the link's rate
 _PAUSE = 0.05  # seconds until a connection is tried again that found no file free
@@ -157,6 +160,14 @@ async def send(address: str, port: int, word: str, seconds: float) -> None:
             writer.transport.abort()  # what a slow link has not taken yet is of no interest
 
 
+async def heard(stdin: asyncio.StreamReader) -> bytes:
+    """The laptop's next line; empty once it is gone."""
+    try:
+        return await asyncio.wait_for(stdin.readline(), SILENCE)
+    except TimeoutError:
+        return b""
+
+
 def say(**words: object) -> None:
     """Print one line."""
     print(json.dumps(words), flush=True)
@@ -187,7 +198,7 @@ async def main(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=1 << 24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    while line := await stdin.readline():
+    while line := await heard(stdin):
         asked = json.loads(line)
         if isinstance(asked, list):
             found = await asyncio.gather(*(attempt(address, port, word, seconds) for address, port, word in asked))

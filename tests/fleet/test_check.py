@@ -1,12 +1,14 @@
 """What `check` finds on machines, why it says it matters, and what it says to do."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import CommandFailed
-from hetero_tui.fleet.check import _surroundings
+from hetero_tui.fleet.check import _LOOK, _surroundings
 from hetero_tui.fleet.findings import (
     MOST_CLOCK_SKEW,
     Surroundings,
@@ -55,12 +57,27 @@ def test_a_good_machine_has_no_finding(make_facts):
 
 def test_findings_of_what_a_machine_is_set_to(make_facts):
     facts = make_facts(os={"system": "Darwin", "machine": "arm64"})
-    around = Surroundings(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True)
-    clock, sleep, battery, files = of_surroundings("studio", facts, around)
+    around = Surroundings(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True, ends_at_logout=True)
+    clock, sleep, battery, logout, files = of_surroundings("studio", facts, around)
     assert "90 s behind" in clock.what
     assert sleep.mend == "sudo pmset -c sleep 0"
     assert "battery" in battery.what
+    assert "when you log out" in logout.what
     assert "256 files" in files.what
+
+
+@pytest.mark.parametrize(
+    ("busctl", "uid", "ends"),
+    [("echo b true", 1000, True), ("echo b false", 1000, False), ("echo b true", 0, False), ("exit 1", 1000, False)],
+    ids=["it kills", "it does not", "root is spared", "no systemd runs"],
+)
+def test_a_systemd_that_kills_what_a_user_leaves_behind_is_seen(tmp_path, busctl, uid, ends):
+    for name, does in {"busctl": busctl, "id": f"echo {uid}"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", _LOOK], env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert ("ht:logout 1" in done.stdout.splitlines()) is ends
 
 
 @pytest.mark.parametrize(("clock", "skew"), [(1000, 0.0), (1002, 0.0), (950, -49.5), (1100, 97.0)])

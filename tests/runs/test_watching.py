@@ -1,7 +1,11 @@
 """What is followed ends with the loss of its head, and not before all that came was passed on."""
 
 import asyncio
+import errno
+import tempfile
 from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -69,6 +73,22 @@ def test_what_was_seen_is_compared_with_what_the_history_is_now() -> None:
         seen.cut(2)
         seen.add(HostText("another"), 3)
         assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")
+
+
+def test_what_was_seen_begins_anew_where_this_computers_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    full: list[IO[bytes]] = [Path("/dev/full").open("w+b")]  # noqa: SIM115 - it is closed by what is tested
+
+    def no_room(*_: object) -> IO[bytes]:
+        if full:
+            return full.pop()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    with Seen() as seen:
+        for seq in (1, 2, 3):
+            seen.add(HostText(f"line {seq}"), seq)
+        assert (seen.last, seen.lines(after=1), seen.lines()) == (3, b"line 2\nline 3\n", b"")
+        assert seen.same(HostText("line 1"), 1)
 
 
 def test_of_a_run_that_was_attached_to_late_what_is_older_is_not_kept() -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -180,6 +181,29 @@ async def test_a_round_trip_is_a_few_milliseconds_on_this_computer(server, conne
     transport = connect(server.host)
     times = [await transport.round_trip() for _ in range(3)]
     assert 0 < min(times) < 1
+
+
+async def test_a_round_trip_has_no_process_on_the_host(openssh, connect):
+    """One would stay there for as long as the kernel takes a connection whose address is gone for alive."""
+    transport = connect(openssh.host)
+    assert await transport.round_trip() > 0
+    children = psutil.Process(openssh.process.pid).children(recursive=True)
+    assert {child.name() for child in children} <= {"sshd", "sshd-session", "sshd-auth"}
+
+
+async def test_a_connection_that_ends_is_no_answer_to_a_round_trip(openssh, connect):
+    transport = connect(openssh.host)
+    await transport.connect()
+    sessions = psutil.Process(openssh.process.pid).children(recursive=True)
+    for session in sessions:
+        session.suspend()
+    asking = asyncio.create_task(transport.round_trip())
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    for session in sessions:
+        session.kill()
+    with pytest.raises(Unreachable, match=r"round trip: the connection to .* was lost midway"):
+        await asking
 
 
 async def test_many_commands_share_one_connection(server, connect):

@@ -521,7 +521,7 @@ async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_
         assert await transport.round_trip() > 0
         for _ in range(3):  # a connection whose command has ended takes the next
             assert (await transport.run(["true"], step="try", deadline=30)).exit_status == 0
-        monkeypatch.setattr(ssh, "_MOST_CONNECTIONS", 3)
+        monkeypatch.setattr(ssh, "_MOST_CONNECTIONS", 2)
         async with transport.stream(["cat"], step="follow", silence=60):
             with pytest.raises(HostError, match="MaxSessions"):
                 await transport.run(["true"], step="try", deadline=30)

@@ -133,7 +133,7 @@ def save(
     """Write the checkpoint of ``step`` into ``folder``.
 
     Args:
-        folder: made when it does not exist.
+        folder: made when it does not exist; the one that it is in has to be there.
         step: the last step that is in the weights.
         model: whose state dict is written.
         about: further fields of the JSON document: ``position``, ``config``.
@@ -165,7 +165,7 @@ def save(
         **about,
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for draft, tensors in zip(drafts, contents.values(), strict=False):
             safetensors.torch.save_file(tensors, draft, metadata={"format": "pt"})
         drafts[-1].write_text(json.dumps(described, indent=2) + "\n")
@@ -179,10 +179,12 @@ def save(
     except (OSError, SafetensorError) as error:
         for draft in drafts:
             _discard(draft)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise StorageError(
-            f"can't save the checkpoint of step {step}: {reason}", hint=f"free space or correct the rights of {folder}"
-        ) from error
+        reason, hint = str(error), f"free space or correct the rights of {folder}"
+        if not folder.parent.exists():
+            reason, hint = f"{folder.parent} was deleted", "another host may have a copy of the run: resume it"
+        elif isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
+        raise StorageError(f"can't save the checkpoint of step {step}: {reason}", hint=hint) from error
 
 
 def path_of(folder: Path, step: int) -> Path:

@@ -33,6 +33,7 @@ from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.snapshots import Once
 from remote_agent.training.data import record
 from remote_agent.training.data.record import SliceRecord
+from remote_agent.training.deadlines import SERVER_SILENT_S
 from remote_agent.training.errors import JobError, ServerGone, StageLost, TrainingError, WeightsGone
 from remote_agent.training.shared import flat, rpc
 from remote_agent.training.user_code.head_copies import HeadCopies
@@ -269,13 +270,12 @@ def _not_fetched(session: Session, step: int | None, error: Exception) -> Traini
     if not session.servers:
         kind = StageLost if spec_of(session.config.strategy).split else WeightsGone
         return kind(cause, hint="look at the workers' hosts, then resume the run")
-    host = session.servers[0].host
-    if rpc.gone(error):  # a process ended, and the error says which one
-        try:
-            check_servers(session)
-        except ServerGone as gone:
-            host = gone.host
-    return ServerGone(cause, hint="look at the server's host, then resume the run", host=host)
+    lost = ServerGone(cause, hint="look at the server's host, then resume the run", host=session.servers[0].host)
+    try:
+        check_servers(session, SERVER_SILENT_S)
+    except ServerGone as gone:
+        lost.host, lost.known = gone.host, gone.known
+    return lost
 
 
 def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:

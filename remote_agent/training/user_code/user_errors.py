@@ -118,7 +118,10 @@ def is_users_own(file: str) -> bool:
     """Whether a file of code is neither ours nor Python's nor an installed library's."""
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
-    path = os.path.realpath(file)
+    try:
+        path = os.path.realpath(file)
+    except FileNotFoundError:  # a relative name, as a job's own file may have, and this process's folder was deleted
+        return True
     return not path.startswith(_LIBRARIES) and not any(site in path for site in _SITES)
 
 

@@ -55,6 +55,18 @@ def test_no_start_up_file_of_the_users_reaches_what_is_started_with_bash(folder,
     assert log.read_text() == "up\n"
 
 
+def test_what_is_started_traces_no_grpc_which_would_write_the_clusters_token_into_its_log(
+    folder, monkeypatch, wait_until
+):
+    for name, value in {"GRPC_TRACE": "all", "GRPC_VERBOSITY": "debug", "GRPC_POLL_STRATEGY": "poll"}.items():
+        monkeypatch.setenv(name, value)
+    log = folder / "logs" / "job.log"
+    processes.launch(folder, "job", ["sh", "-c", "env; echo whole"], log)
+    wait_until(lambda: log.read_text().endswith("whole\n"), 30)
+    names = {line.partition("=")[0] for line in log.read_text().splitlines()}
+    assert names & {"GRPC_TRACE", "GRPC_VERBOSITY", "GRPC_POLL_STRATEGY"} == {"GRPC_POLL_STRATEGY"}
+
+
 def test_what_is_started_leaves_no_core_dump_which_would_hold_the_clusters_secret(folder, wait_until):
     before = resource.getrlimit(resource.RLIMIT_CORE)
     if before[1] == 0:

@@ -36,6 +36,12 @@ def test_the_token_is_never_on_a_command_line_or_in_the_environment(tmp_path):
     assert not any("secret" in text for text in (*argv, *environment.values()))
 
 
+def test_ray_and_its_command_line_trace_no_grpc_which_would_print_the_token():
+    base = {"GRPC_TRACE": "http,api", "GRPC_VERBOSITY": "debug", "GRPC_POLL_STRATEGY": "poll"}
+    environment = ray_command.environment(base, Path("/t"), Path("/c"), encrypted=False)
+    assert [name for name in environment if name.startswith("GRPC_")] == ["GRPC_POLL_STRATEGY"]
+
+
 def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays():
     base = {
         "RAY_ADDRESS": "elsewhere",

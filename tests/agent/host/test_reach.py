@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_each_range_is_tried_at_its_ends_and_in_its_middle() -> None:
         assert tried[0] < own[third]
         assert any(own[third] <= port < own[-third] for port in tried)
         assert tried[-1] >= own[-third]
+
+
+async def test_a_laptop_that_says_no_more_is_gone_though_its_connection_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the process, and what it listens on, would stay there for hours."""
+    monkeypatch.setattr(reach, "SILENCE", 0.05)
+    waiting, laptop = os.pipe()
+    with open(waiting) as stdin, open(laptop, "w"):  # noqa: PTH123 - a descriptor has no path
+        monkeypatch.setattr(sys, "stdin", stdin)
+        async with asyncio.timeout(30):
+            await reach.main(1.0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -232,6 +233,13 @@ def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="can't save the checkpoint of step 3"):
         checkpoint.save(tmp_path / "file" / "checkpoints", 3, Model(), ABOUT)
+
+
+def test_a_run_whose_folder_was_deleted_says_so_and_makes_no_new_one_without_its_record(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(StorageError, match=re.escape(f"can't save the checkpoint of step 3: {run} was deleted")):
+        checkpoint.save(run / "checkpoints", 3, Model(), ABOUT)
+    assert not run.exists()
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,7 @@ def test_nothing_is_left_to_do_for_a_checkpoint_that_holds_all_steps(launch: Any
     model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     about: dict[str, Any] = {"position": 2 * BATCH, "seed": 0, "dataset_size": SIZE}
     about["config"] = dataclasses.asdict(TrainingConfig(**settings))
+    (tmp_path / "first").mkdir()
     checkpoint.save(tmp_path / "first" / checkpoint.FOLDER, 2, model, about)
     again = launch(job(tmp_path), "a", resume=SimpleNamespace(folder=tmp_path / "first"), **settings)
     code, errors = again.finish()

@@ -295,3 +295,13 @@ def test_a_function_with_other_arguments_is_told_how_it_is_called(load: Load, wh
 )
 def test_what_is_installed_is_no_code_of_the_users_wherever_it_lies(file: str, own: bool) -> None:
     assert is_users_own(file) == own
+
+
+def test_a_jobs_file_is_the_users_own_also_where_the_folder_of_its_name_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "code"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    place.rmdir()
+    assert is_users_own("job.py")

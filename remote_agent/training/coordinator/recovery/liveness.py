@@ -25,15 +25,15 @@ SERVER_HINT = (
 )
 
 
-def check_servers(session: Session) -> None:
-    """Ping all shards, and wait up to :data:`PING_S`.
+def check_servers(session: Session, seconds: float = PING_S) -> None:
+    """Ping all shards, and wait up to ``seconds`` for their answers.
 
     Raises:
         ServerGone: a shard does not answer.
         TrainingError: a shard has failed.
     """
     calls = [(server.host, server.actor.call("ping")) for server in session.servers]
-    deadline = time.monotonic() + PING_S
+    deadline = time.monotonic() + seconds
     for host, call in calls:
         try:
             failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
