@@ -239,6 +239,8 @@ def _with_cluster_state(state: State) -> State:
 def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
     if event.state is not ClusterState.DOWN and state.is_taken_down(event.epoch):
         return state  # found in the middle of a teardown
+    if event.state is ClusterState.STARTING and _is_up(state) and event.head in (None, state.head):
+        return state  # it is there, and a host joins it
     changed = event.state is not state.cluster_state
     phase = state.cluster_phase
     if changed and event.state is ClusterState.STARTING:
@@ -320,7 +322,8 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     is_news = run is None or (run.run, run.state) != (event.run, event.state) or bool(event.detail)
     goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
-        run = begun(event.run, event.job, time, _seq_of_ended(state, event.run) if goes_on else 0)
+        ended_at = event.history or _seq_of_ended(state, event.run)
+        run = begun(event.run, event.job, time, ended_at if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
     elif run.state.final and goes_on:
         if state.told[0] == run.run:  # a resume removes its last event
@@ -381,7 +384,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0
-    if event.seq <= told:
-        return state  # it was followed before, and its events arrive again from the start
+    if event.seq <= told or run.is_past(event):
+        return state  # it was followed before, or resumed, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
     return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE)) if text else state

@@ -177,6 +177,7 @@ class RunView:
     history: int = 0  # the number of its last event before it was resumed; 0: it was not, since it is followed
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
+    shares_seq: int = 0  # the number of the event that gave the workers their shares of now
     recent: tuple[protocol.Step, ...] = ()
     superseded: protocol.Step | None = (
         None  # the furthest one before a fault that it recovers from, until it is past it
@@ -202,6 +203,13 @@ class RunView:
             return None
         return max(0.0, last - self.started - self.away_seconds)
 
+    def is_past(self, event: protocol.Event) -> bool:
+        """Whether an event is from before the run was resumed.
+
+        The final event of the earlier part was removed, and the event of the resume has its number.
+        """
+        return event.seq < self.history or (event.seq == self.history and event.kind != "run_resumed")
+
     @property
     def stages(self) -> tuple[protocol.Stage, ...]:
         """The stages of a pipeline, in their order; empty for other strategies."""
@@ -217,6 +225,11 @@ class RunView:
         """The hosts whose workers are lost now and will be restarted."""
         lost = (worker.host for worker in self.workers if not worker.alive and not worker.drained)
         return tuple(dict.fromkeys(lost))
+
+    @property
+    def steady(self) -> tuple[protocol.Step, ...]:
+        """The recent steps with the shares of now; as long as there is none, all recent ones."""
+        return tuple(step for step in self.recent if step.seq > self.shares_seq) or self.recent
 
     @property
     def step_seconds(self) -> float | None:
@@ -316,6 +329,8 @@ class State:
                 "iterations": shown.iterations,
                 "parameters": shown.parameters,
             }
+            if shown.checkpoint:
+                now["checkpoint"] = shown.checkpoint_step
         return tuple(replace(run, **now) if run.id == shown.run else run for run in runs)
 
     def host(self, name: str) -> HostView | None:

@@ -111,6 +111,14 @@ def test_a_start_by_another_laptop_that_comes_to_nothing_is_over(ray: str, host:
     assert (found.state, state.cluster_state) == (host, ClusterState.DOWN)
 
 
+def test_a_cluster_that_is_up_is_not_said_to_start_while_a_host_joins_it() -> None:
+    state = both_up()
+    joins = events.ClusterChanged(time=60.0, state=ClusterState.STARTING, head=state.head)
+    assert (apply(state, joins).cluster_state, apply(state, joins).cluster_phase) == (ClusterState.UP, None)
+    another = apply(state, replace(joins, head="nas"))
+    assert another.cluster_state is ClusterState.STARTING, "it is formed anew"
+
+
 def test_samples_do_not_end_a_start_by_this_laptop() -> None:
     state = apply(START, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="mercer"))
     for host in ("mercer", "nas"):
@@ -1017,6 +1025,18 @@ def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
     assert again.run == once.run
     another = run_of(lost(4, "nas", "killed once more"), start=again)
     assert len(another.log) == len(once.log) + 1
+
+
+def test_the_history_of_a_run_that_is_resumed_here_is_not_told_again() -> None:
+    state = apply(START, events.RunChanged(time=50.0, run="text-1", job="text", state=RunState.STARTING, history=4))
+    said = len(state.log)
+    state = run_of(started(), plan(), lost(3, "nas", "killed"), start=state)
+    assert len(state.log) == said
+    assert state.run is not None
+    assert len(state.run.faults) == 1, "it is known all the same"
+    resumed = protocol.RunResumed(seq=4, time=60.0, step=1, host="mercer", checkpoint="/c")
+    state = run_of(resumed, lost(5, "nas", "killed"), start=state)
+    assert len(state.log) == said + 2
 
 
 def test_a_host_is_tried_again_when_its_own_worker_is() -> None:

@@ -36,6 +36,7 @@ from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 
 def text_of(app) -> str:
@@ -186,6 +187,26 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
         assert "A step is link-bound: macbook" in text_of(app)
 
 
+async def test_while_a_run_is_resumed_neither_its_former_plan_nor_its_former_workers_are_shown(
+    scenarios, open_app
+) -> None:
+    state = scenarios.failed()
+    seq = state.run.last_seq
+    back = protocol.RunResumed(seq=seq + 1, time=scenarios.NOW, step=1000, host="mercer", checkpoint="/c")
+    begun = replace(state.run, state=RunState.STARTING, ended=None)
+    state = apply(replace(state, run=begun), ev.RunProgressed(run="text-7f3", event=back))
+    app = open_app(state)
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "lost, tried again" not in text_of(app)
+        await pilot.press("3")
+        await pilot.pause()
+        assert "text-7f3 has no plan yet; workers" in text_of(app)
+        plan = replace(state.run.plan, seq=seq + 2, time=scenarios.NOW)
+        app.intents.change(apply(state, ev.RunProgressed(run="text-7f3", event=plan)))
+        app.redraw()
+        assert title_of(app, "plan").startswith("text-7f3: sync, a step predicted")
+
+
 async def test_the_plan_also_shows_who_joined_later(scenarios, open_app) -> None:
     state = scenarios.training()
     run = state.run
@@ -306,6 +327,23 @@ async def test_a_log_line_that_is_wider_than_the_view_goes_on_below(scenarios, o
         await app.workers.wait_for_complete()
         app.redraw()
         assert "INFO plan: mercer 52, crosby 48, macbook 28, nas\n" + 28 * " " + "12\n" in text_of(app)
+
+
+def test_a_log_shows_our_own_decisions_as_sentences_and_warnings_in_their_colour(scenarios) -> None:
+    module = "remote_agent.training.coordinator.recovery.membership"
+    lines = [
+        scenarios.log_line("nas", "coordinator", 3, f"INFO {module}: step 9: nas/cpu: no memory; it leaves the run"),
+        scenarios.log_line("nas", "coordinator", 2, f"WARNING {module}: slow"),
+        scenarios.log_line("nas", "cpu", 1, "INFO mine: as the user wrote it"),
+    ]
+    view = View(state=scenarios.up(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    said = log_lines(lines, view, 120)
+    assert [line.plain.partition("  ")[0].partition("coordinator ")[2] or line.plain for line in said[:2]] == [
+        "step 9: nas/cpu: no memory; it leaves the run",
+        "WARNING slow",
+    ]
+    assert said[2].plain.endswith("INFO mine: as the user wrote it")
+    assert [str(line.spans[-1].style) for line in said] == [DARK.foreground, DARK.warning, DARK.foreground]
 
 
 async def test_a_host_is_drained_with_a_key(scenarios, open_app) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,16 +45,26 @@ class WorkerTime:
 
 
 def recent_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """Means over the recent steps that each worker took part in, in the order of the first plan."""
-    return _times(run, [step.workers for step in run.recent])
+    """Means over the recent steps with the shares of now that each worker took part in, in the order of the plan."""
+    return _times(run, [step.workers for step in run.steady])
 
 
 def last_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """The last step alone."""
-    return _times(run, [run.recent[-1].workers] if run.recent else [])
+    """The last step alone, with the shares that it had: the workers' shares and states may be others by now."""
+    parts = run.recent[-1].workers if run.recent else ()
+    total = sum(part.samples for part in parts) or 1
+    had: Counter[str] = Counter()
+    for part in parts:
+        had[part.worker] += part.samples
+    return _times(run, [parts], None if run.stages else {worker: samples / total for worker, samples in had.items()})
 
 
-def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerTime, ...]:
+def _times(
+    run: RunView, steps: Sequence[Sequence[WorkerStep]], had: Mapping[str, float] | None = None
+) -> tuple[WorkerTime, ...]:
+    """``had`` are the workers' shares at that time; None: those of now."""
+    if run.is_starting and not run.recent:
+        return ()  # where its workers stand is of the time before it was resumed
     by_worker: dict[str, list[WorkerStep]] = {}
     for step in steps:
         for part in step:
@@ -63,11 +74,12 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     for worker in run.workers:
         taken = by_worker.get(worker.worker)
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        word = _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
+        took_part = had is not None and worker.worker in had
+        word = "" if took_part else _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
         if not taken and not word:
             continue
         parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
-        name, share = worker.worker, worker.fraction
+        name, share = worker.worker, worker.fraction if had is None else had.get(worker.worker, 0.0)
         times.append(WorkerTime(worker=name, label=label, host=worker.host, fraction=share, parts=parts, word=word))
     return tuple(times)
 

@@ -60,6 +60,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self._title = title
         self._has_fields = False
         self._early = 0  # fields that were to be passed over before there was any
+        self._left: Input | None = None  # the field that had the focus when all were held
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
@@ -102,6 +103,18 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             self.focus_next()
         else:
             self.focus_previous()
+
+    def hold(self, is_under_way: bool) -> None:
+        """Let no field take a key while its order is under way: what is shown is what was ordered."""
+        if is_under_way:
+            self._left = self.focused if isinstance(self.focused, Input) else None
+            self.set_focus(None)
+            if self._left is not None:
+                self._left.select_on_focus = False  # what was typed is corrected there, and not typed anew
+        for field in self.query(Input):
+            field.disabled = is_under_way
+        if not is_under_way and self._left is not None and self.focused is None:
+            self._left.focus()
 
     def on_resize(self) -> None:
         self.draw(self.view())

@@ -191,7 +191,9 @@ class MachineScreen(Dialog[None]):
         self._mistakes = self._form.mistakes_in(self._machine, values, is_new=not self._changed) if is_begun else ()
         self.draw(self.view())
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.value != event.value:  # a key that came after Enter is none of the order
+            event.input.value = event.value
         self._send()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -210,6 +212,7 @@ class MachineScreen(Dialog[None]):
             return
         order = MachineOrder(name=self._machine, typed=self._values(), is_wanted_anyway=is_wanted_anyway)
         self._is_under_way, self._refusal = True, ""
+        self.hold(True)
         self.draw(self.view())
         self.run_worker(self._written(order), exit_on_error=False)
 
@@ -222,5 +225,6 @@ class MachineScreen(Dialog[None]):
             self.dismiss(None)
             return
         self._refusal = refusal
+        self.hold(False)
         self._offer(anyway=True)
         self.draw(self.view())

@@ -150,7 +150,7 @@ class TrainScreen(Dialog[None]):
 
     def action_job(self, by: int) -> None:
         field = self.query_one("#job", Input)
-        if self._jobs:
+        if self._jobs and not self._is_under_way:
             here = self._jobs.index(field.value) if field.value in self._jobs else -by
             field.value = self._jobs[(here + by) % len(self._jobs)]
 
@@ -171,6 +171,7 @@ class TrainScreen(Dialog[None]):
             return
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
         self._is_under_way, self._refusal = True, ""
+        self.hold(True)
         self.query_one("#train").display = False
         self.relabel("leave", "Hide")
         self.draw(self.view())
@@ -185,6 +186,7 @@ class TrainScreen(Dialog[None]):
             self.dismiss(None)
         else:
             self._refusal = refusal
+            self.hold(False)
             self.query_one("#train").display = True
             self.relabel("leave", "Cancel")
             self.draw(self.view())

@@ -23,8 +23,8 @@ from hetero_tui.ui.draw.step_time import (
     timeline_lines,
     verdict,
 )
+from hetero_tui.ui.header import makes_no_steps
 from hetero_tui.ui.opening import BUSY
-from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.tutorial import tutorial_lines, tutorial_title
 from hetero_tui.ui.sentences import evaluation_words, idle_lines, outcome_line
 from hetero_tui.ui.view import View
@@ -121,19 +121,21 @@ class FleetPane(Pane):
             self.lines("loss").show(lines if arranged.loss >= _CURVE_FROM else _current(lines))
         elif arranged.loss:
             below = Text(evaluation_words(run), style=palette.foreground) if run.evaluated is not None else None
-            self.titled("loss", _loss_title(run, with_speed=not arranged.rate), below)
+            with_speed = not arranged.rate and not makes_no_steps(view.state, view.now)
+            self.titled("loss", _loss_title(run, with_speed=with_speed), below)
             self.lines("loss").show(
                 curve(run.losses, run.faults, half - INSIDE, arranged.loss - FRAME, palette)
                 if arranged.loss >= _CURVE_FROM
                 else [loss_blocks(run.losses, half - INSIDE, palette)]
             )
-        self._draw_times(run, times, arranged, palette, (width - half if arranged.side_by_side else width) - INSIDE)
+        self._draw_times(run, times, arranged, view, (width - half if arranged.side_by_side else width) - INSIDE)
 
     def _draw_times(
-        self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, palette: Palette, width: int
+        self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, view: View, width: int
     ) -> None:
+        palette = view.palette
         if arranged.time:
-            steps = f", mean of {fmt.plural(len(run.recent), 'step')}" if run.recent else ""
+            steps = f", mean of {fmt.plural(len(run.steady), 'step')}" if run.recent else ""
             conclusion = verdict(times)
             colour = palette.warning if conclusion.startswith("link") else palette.foreground
             self.titled("time", f"Where a step's time goes{steps}", Text(conclusion, style=colour))
@@ -150,7 +152,8 @@ class FleetPane(Pane):
             self.lines("timeline").show(lines)
         if arranged.rate:
             speeds = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
-            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if run.recent else "Speed")
+            is_known = run.recent and not makes_no_steps(view.state, view.now)
+            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if is_known else "Speed")
             label = scale_label([speed for _, speed in speeds])
             self.lines("rate").show(curve(speeds, (), width, arranged.rate - FRAME, palette, label=label))
 
