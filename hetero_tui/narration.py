@@ -26,7 +26,7 @@ from rich.text import Text
 from hetero_tui import deadlines
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import ClusterState, HostState, Level
-from hetero_tui.state import State
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, State
 from hetero_tui.text import duration, one_line, plain
 from remote_agent import protocol
 
@@ -37,6 +37,15 @@ MOST_SAID = 1_000_000
 
 WORD_EVERY = 2.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
+
+_STARTS = {
+    COORDINATOR: "its coordinator starts",
+    WORKERS: "its workers start",
+    MEASURING: "devices and links are measured",
+    FIRST_STEP: "a step is computed",
+    TAKEOVER: "a new coordinator takes over",
+}
+"""What a run's start is at."""
 
 STEP_LINE_EVERY = 1.0
 """Seconds of the run's own time between two printed steps, for people; JSON has every step."""
@@ -142,7 +151,8 @@ def waiting_for(state: State) -> str:
         return f"{state.cluster} is being taken down"
     if run is None or not is_live or (run.step and not run.is_starting):
         return ""
-    return f"{run.run}: {run.detail or run.state}, no {'new step' if run.step else 'step'} yet"
+    doing = _STARTS[run.phases[-1].name] if run.is_starting else run.detail or run.state
+    return f"{run.run}: {doing}, no {'new step' if run.step else 'step'} yet"
 
 
 @asynccontextmanager

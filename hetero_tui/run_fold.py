@@ -96,7 +96,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 job=event.job,
                 started=event.time,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
-                detail="measuring devices" if event.batch_size else "",  # a script has no batch
+                detail="",
                 iterations=event.iterations,
                 batch_size=event.batch_size,
                 parameters=event.parameters,
@@ -158,7 +158,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
                 ended=None,
-                detail="measuring devices" if event.checkpoint else "",
+                detail="",
                 step=event.step,
                 samples=event.samples or run.samples,
                 iterations=event.iterations or run.iterations,

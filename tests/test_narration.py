@@ -112,13 +112,12 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     assert "1 of 2 hosts are up" in waiting_for(state)
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
     state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
-    assert waiting_for(state) == "r: starting, no step yet"
+    assert waiting_for(state) == "r: its coordinator starts, no step yet"
     state = apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))
     assert waiting_for(state) == ""
     back = protocol.RunResumed(seq=2, time=2.0, step=1, host="nas", checkpoint="/c")
-    assert (
-        waiting_for(apply(state, events.RunProgressed(run="r", event=back))) == "r: measuring devices, no new step yet"
-    )
+    again = apply(state, events.RunProgressed(run="r", event=back))
+    assert waiting_for(again) == "r: its workers start, no new step yet"
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STOPPING))
     assert waiting_for(state) == "lab is being taken down"
 

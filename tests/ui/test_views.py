@@ -114,6 +114,7 @@ async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing
             await pilot.press(view)
             said = text_of(app)
             assert words in said
+            assert "no step yet" not in said
         await pilot.press("1", "s")
         await pilot.pause()
         assert "with a checkpoint" in str(app.screen.query_one("#text", Static).render())

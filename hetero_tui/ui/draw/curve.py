@@ -48,6 +48,7 @@ def curve(
     label: Callable[[float], str] = fmt.loss,
     *,
     logarithmic: bool = False,
+    none: str = "no step yet",
 ) -> list[Text]:
     """The curve as ``height`` lines of ``width`` cells: axis labels at the left, the steps below, then the faults.
 
@@ -59,8 +60,8 @@ def curve(
         palette: Colours.
         label: How a value is written at the axis.
         logarithmic: The axis; values that are not positive are left out then.
+        none: What is said where there are no points.
     """
-    none = "no step yet"
     if logarithmic and points:
         none = "no positive loss to draw on a log scale"
         points = [(step, math.log10(value)) for step, value in points if value > 0]

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from remote_agent.protocol import WorkerStep
 
 
+NOT_YET = "no step yet"
+"""Where there is nothing to draw."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerTime:
     """One worker's part of a step in seconds; ``parts`` are in the order of :data:`~hetero_tui.ui.draw.bars.PARTS`.
 
-    ``word`` says why it has none just now: lost, drained, benched.
+    ``word`` says why it has none just now: lost, drained, benched, joined a moment ago.
     """
 
     worker: str
@@ -77,7 +81,9 @@ def _times(
         took_part = had is not None and worker.worker in had
         word = "" if took_part else _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
         if not taken and not word:
-            continue
+            if not run.recent:
+                continue
+            word = NOT_YET  # it joined a moment ago
         parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
         name, share = worker.worker, worker.fraction if had is None else had.get(worker.worker, 0.0)
         times.append(WorkerTime(worker=name, label=label, host=worker.host, fraction=share, parts=parts, word=word))
@@ -125,14 +131,21 @@ def verdict(times: Sequence[WorkerTime]) -> str:
 
 
 def step_time_lines(
-    times: Sequence[WorkerTime], width: int, height: int, palette: Palette, *, staged: bool = False
+    times: Sequence[WorkerTime],
+    width: int,
+    height: int,
+    palette: Palette,
+    *,
+    staged: bool = False,
+    none: str = NOT_YET,
 ) -> list[Text]:
     """A bar for each worker and a legend in ``height`` lines of ``width`` cells, with air between where there is room.
 
     Where not all workers fit, those that wait least are shown: they set the pace. ``staged``: they are a pipeline's.
+    ``none``: what is said where there is no worker.
     """
     if not times or height < 2:
-        return [Text("no step yet", style=palette.muted)]
+        return [Text(none, style=palette.muted)]
     rows = height - 1
     shown: Sequence[WorkerTime] = times
     if len(times) > rows:
@@ -147,10 +160,12 @@ def step_time_lines(
     return lines[:height]
 
 
-def timeline_lines(times: Sequence[WorkerTime], width: int, height: int, palette: Palette) -> list[Text]:
+def timeline_lines(
+    times: Sequence[WorkerTime], width: int, height: int, palette: Palette, none: str = NOT_YET
+) -> list[Text]:
     """The last step from its start to its end, a line a worker, above an axis in milliseconds."""
     if not times or height < 2:
-        return [Text("no step yet", style=palette.muted)]
+        return [Text(none, style=palette.muted)]
     bars = _bars(times[: height - 1], width, palette, airy=len(times) * 2 - 1 <= height - 1)
     left, right = _label_width(times) + 7, 10
     room = max(1, width - left - right)

@@ -15,6 +15,7 @@ from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label
 from hetero_tui.ui.draw.phases import is_starting, phases_lines, start_title
 from hetero_tui.ui.draw.step_time import (
+    NOT_YET,
     WorkerTime,
     last_times,
     moved_words,
@@ -134,17 +135,18 @@ class FleetPane(Pane):
         self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, view: View, width: int
     ) -> None:
         palette = view.palette
+        none = "its history is being read" if run.behind is not None else NOT_YET
         if arranged.time:
             steps = f", mean of {fmt.plural(len(run.steady), 'step')}" if run.recent else ""
             conclusion = verdict(times)
             colour = palette.warning if conclusion.startswith("link") else palette.foreground
             self.titled("time", f"Where a step's time goes{steps}", Text(conclusion, style=colour))
             self.lines("time").show(
-                step_time_lines(times, width, arranged.time - FRAME, palette, staged=bool(run.stages))
+                step_time_lines(times, width, arranged.time - FRAME, palette, staged=bool(run.stages), none=none)
             )
         if arranged.timeline and not run.recent:
             self.titled("timeline", "The last step from start to end")
-            self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette))
+            self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette, none))
         elif arranged.timeline:
             last = run.recent[-1]
             self.titled("timeline", f"Step {last.step:,}: {moved_words(run)}")
@@ -155,7 +157,8 @@ class FleetPane(Pane):
             is_known = run.recent and not makes_no_steps(view.state, view.now)
             self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if is_known else "Speed")
             label = scale_label([speed for _, speed in speeds])
-            self.lines("rate").show(curve(speeds, (), width, arranged.rate - FRAME, palette, label=label))
+            height = arranged.rate - FRAME
+            self.lines("rate").show(curve(speeds, (), width, height, palette, label=label, none=none))
 
     def _draw_details(self, host: HostView | None, arranged: Arrangement, view: View) -> None:
         if host is None:

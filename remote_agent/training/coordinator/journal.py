@@ -117,7 +117,7 @@ def in_words(event: Event) -> str:
     return "\n  ".join([f"{event.kind.replace('_', ' ')}: {', '.join(said)}", *str(detail).splitlines()])
 
 
-_UNSAID = ("seq", "time", "config", "terms", "ratios")
+_UNSAID = ("seq", "time", "config", "path", "size", "terms", "ratios")
 _EMPTY: tuple[object, ...] = ("", (), {}, None)
 
 
@@ -139,7 +139,7 @@ def _value(value: object) -> str:
         case Stage():
             return f"{value.worker} blocks {value.span}"
         case float():
-            return f"{value:.6g}"
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
         case int():
             return f"{value:,}"
         case _:
