@@ -36,6 +36,10 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that end when a sample shows no Ray."""
 
+_CLEANED = (HostState.IDLE, HostState.READY)
+"""States of hosts on which nothing of ours is known to run: what a sample still sees of a cluster that was taken down
+ends in a moment."""
+
 _BEGUN = (RayState.STARTING, RayState.RUNNING)
 """What only a user's command makes of a host without Ray."""
 
@@ -111,7 +115,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     host = state.host(event.host)
     if host is None:
         return state
-    if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
+    if event.state is HostState.IDLE and host.state in (HostState.UNREACHABLE, *IN_CLUSTER):  # it is as fit as before
         last = host.verdict
         event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
     detail = one_line(event.detail, WHOLE)
@@ -184,7 +188,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     now = host.state
     if event.sample.ray is RayState.STARTING:
         now = host.state if host.state in IN_CLUSTER else HostState.STARTING
-    elif ray_runs and host.state not in IN_CLUSTER:
+    elif ray_runs and host.state not in IN_CLUSTER and not (is_ended and host.state in _CLEANED):
         now = _part_in(state.run if state.run is not None and not state.run.state.final else None, host.name)[0]
     elif event.sample.ray is RayState.RESTARTING:
         now = HostState.RESTARTING

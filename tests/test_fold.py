@@ -366,6 +366,22 @@ def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_clu
     assert apply(state, sampled("mercer", "running", epoch=6)).cluster_state is ClusterState.DEGRADED, "another clock"
 
 
+def test_a_host_is_not_said_to_be_up_by_what_still_ends_of_a_cluster_that_another_laptop_takes_down() -> None:
+    """A look at the hosts finds no node any more, while Ray's processes end."""
+    state = both_up()
+    for host in ("mercer", "nas"):
+        state = apply(state, sampled(host, "running", epoch=7))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=60.0, host=host, state=HostState.IDLE))
+    state = apply(state, events.ClusterChanged(time=60.0, state=ClusterState.DOWN))
+    assert [host.state for host in state.hosts] == [HostState.READY] * 2, "they were fit for it"
+    lines = len(state.log)
+    for ray in ("running", "none"):
+        state = apply(state, sampled("nas", ray, 61.0, epoch=7))
+        assert state_of_nas(state) is HostState.READY
+    assert len(state.log) == lines
+
+
 def test_a_host_that_this_teardown_did_not_reach_does_not_bring_the_cluster_back() -> None:
     state = apply(both_up(), sampled("mercer", "running", epoch=7))
     for word in (ClusterState.STOPPING, ClusterState.DOWN):
