@@ -98,6 +98,8 @@ def _word_of(worker: WorkerView, *, is_over: bool, staged: bool) -> str:
     if worker.is_coming:
         return "coming back"
     none = "holds no blocks, a step is shorter so" if staged else "too slow just now"
+    if is_over:
+        none = "held no blocks at the end" if staged else "was too slow at the end"
     return "" if worker.samples else none
 
 

@@ -73,6 +73,12 @@ def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None
         for state in (RunState.RUNNING, RunState.FINISHED)
     ]
     assert words == ["lost, tried again by itself", "was away at the end"]
+    idle = replace(run.workers[0], samples=0)
+    words = [
+        recent_times(replace(run, state=state, workers=(idle,)))[0].word
+        for state in (RunState.RUNNING, RunState.FINISHED)
+    ]
+    assert words == ["too slow just now", "was too slow at the end"]
 
 
 def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:
