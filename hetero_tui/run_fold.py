@@ -192,7 +192,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.RunFailed():
             why = f"{event.cause} -> {event.hint}" if event.hint else event.cause
             run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(why, WHOLE))
-            return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {why}"
+            where = f"at step {event.step:,}" if event.step else "before its first step"
+            return run, Level.BAD, f"{run.run} failed on {event.host} {where}: {why}"
         case _:
             return run, Level.INFO, ""
 

@@ -920,7 +920,7 @@ def test_the_longest_refusal_is_whole_in_the_log_and_in_the_runs_detail() -> Non
     assert len(cause) + len(hint) > 450
     failed = protocol.RunFailed(seq=2, time=2.0, step=0, host="nas", cause=cause, hint=hint)
     state = run_of(started(), failed)
-    assert state.log[-1].text == f"text-1 failed on nas at step 0: {cause} -> {hint}"
+    assert state.log[-1].text == f"text-1 failed on nas before its first step: {cause} -> {hint}"
     assert state.run is not None
     assert state.run.detail == f"{cause} -> {hint}"
 

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
+from hetero_tui.calls import call_for
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
@@ -20,7 +21,7 @@ from hetero_tui.launcher import changes_of
 from hetero_tui.state import WORKERS, Behind, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.draw.phases import phases_lines, start_title
+from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
 from hetero_tui.ui.palette import DARK
@@ -118,6 +119,12 @@ async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing
         await pilot.press("1", "s")
         await pilot.pause()
         assert "with a checkpoint" in str(app.screen.query_one("#text", Static).render())
+
+
+def test_a_history_without_a_step_is_not_counted_in_steps() -> None:
+    run = RunView(run="text-1", job="text")
+    assert catching_up_words(run, Behind(seq=3, step=0)) == "catching up"
+    assert catching_up_words(run, Behind(seq=90, step=80)) == "catching up: step 0 of 80"
 
 
 def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
@@ -307,6 +314,21 @@ async def test_what_a_narrow_terminal_has_no_column_for_is_said_of_the_marked_fa
         await pilot.pause()
         said = "1: 14:18:53 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
         assert said in text_of(app).replace("\n", " ")
+
+
+async def test_a_run_that_failed_before_its_first_step_is_not_waited_for(scenarios, open_app) -> None:
+    state = scenarios.starting()
+    failed = protocol.RunFailed(seq=2, time=scenarios.NOW, step=0, host="mercer", cause="no memory")
+    state = apply(state, ev.RunProgressed(run="text-7f3", event=failed))
+    assert state.log[-1].text == "text-7f3 failed on mercer before its first step: no memory"
+    assert call_for(scenarios.starting(), state)[1] == "text-7f3 failed before its first step: no memory"
+    for size in ((80, 24), (200, 60)):
+        app = open_app(state)
+        async with app.run_test(size=size) as pilot:
+            assert "it made no step" in text_of(app)
+            assert "yet" not in text_of(app)
+            await pilot.press("4")
+            assert "No fault." in text_of(app)
 
 
 async def test_of_a_run_that_is_over_nothing_is_said_to_go_on(scenarios, open_app) -> None:

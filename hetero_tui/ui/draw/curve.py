@@ -27,10 +27,10 @@ _MIN_WITH_TICKS = 6
 Points = Sequence[tuple[int, float]]
 
 
-def loss_blocks(points: Points, width: int, palette: Palette) -> Text:
+def loss_blocks(points: Points, width: int, palette: Palette, none: str = "no step yet") -> Text:
     """The whole curve in one line: first and last loss with blocks between them."""
     if not points:
-        return Text("no step yet", style=palette.muted)
+        return Text(none, style=palette.muted)
     first, last = fmt.loss(points[0][1]), fmt.loss(points[-1][1])
     room = width - len(first) - len(last) - 2
     line = Text(f"{first} ", style=palette.muted)

@@ -125,9 +125,9 @@ class FleetPane(Pane):
             with_speed = not arranged.rate and not makes_no_steps(view.state, view.now)
             self.titled("loss", _loss_title(run, with_speed=with_speed), below)
             self.lines("loss").show(
-                curve(run.losses, run.faults, half - INSIDE, arranged.loss - FRAME, palette)
+                curve(run.losses, run.faults, half - INSIDE, arranged.loss - FRAME, palette, none=none_yet(run))
                 if arranged.loss >= _CURVE_FROM
-                else [loss_blocks(run.losses, half - INSIDE, palette)]
+                else [loss_blocks(run.losses, half - INSIDE, palette, none_yet(run))]
             )
         self._draw_times(run, times, arranged, view, (width - half if arranged.side_by_side else width) - INSIDE)
 
@@ -135,7 +135,7 @@ class FleetPane(Pane):
         self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, view: View, width: int
     ) -> None:
         palette = view.palette
-        none = "its history is being read" if run.behind is not None else NOT_YET
+        none = none_yet(run)
         if arranged.time:
             steps = f", mean of {fmt.plural(len(run.steady), 'step')}" if run.recent else ""
             conclusion = verdict(times)
@@ -204,6 +204,13 @@ class FleetPane(Pane):
 def _current(lines: list[Text]) -> list[Text]:
     """The one line that there is room for: the part that is under way."""
     return [line for line in lines if line.plain.startswith("◔")] or lines[:1]
+
+
+def none_yet(run: RunView) -> str:
+    """What a panel says that has no step to draw."""
+    if run.behind is not None:
+        return "its history is being read"
+    return "it made no step" if run.state.final else NOT_YET
 
 
 def _loss_title(run: RunView, *, with_speed: bool) -> str:
