@@ -317,7 +317,11 @@ class State:
         shown, runs = self.run, self.runs
         if shown is None or runs is None or shown.behind is not None:
             return runs
-        now: dict[str, Any] = {"state": shown.state, "ended": shown.ended and self.here(shown.ended)}
+        now: dict[str, Any] = {"state": shown.state}
+        # Of one that is being resumed the time in which it was stopped is not known yet.
+        ended = shown.last_event if shown.is_starting and shown.ended is None else shown.ended
+        if shown.step or shown.state.final:
+            now["ended"] = ended and self.here(ended)
         if shown.step:  # until then, and as long as a resumed run is read again, the list knows more
             losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
             now |= {

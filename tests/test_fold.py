@@ -1043,6 +1043,34 @@ def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
     assert len(another.log) == len(once.log) + 1
 
 
+def test_the_time_in_which_a_run_was_stopped_is_at_no_moment_a_part_of_what_it_took() -> None:
+    """It made a step by 103, was stopped at 110, and is resumed at 900."""
+    stopped = protocol.RunFinished(
+        seq=4, time=110.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
+    )
+    before = (started(), plan(), step(1, 3), stopped)
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.STOPPED, step=1, loss=1.0, started=100.0, ended=110.0, seq=4
+    )
+    state = apply(run_of(*before), events.RunsListed(time=111.0, runs=(known,)))
+
+    def ended() -> float | None:
+        (listed,) = state.listed_runs or ()
+        return listed.ended
+
+    assert ended() == 110.0
+    state = apply(state, events.RunChanged(time=900.0, run="text-1", job="text", state=RunState.STARTING))
+    assert ended() == 110.0
+    state = run_of(*before[:3], start=state)
+    assert ended() == before[2].time
+    resumed = protocol.RunResumed(seq=4, time=905.0, step=1, host="mercer", checkpoint="/c")
+    state = run_of(resumed, start=state)
+    (listed,) = state.listed_runs or ()
+    assert (listed.ended, listed.away_s) == (905.0, 905.0 - before[2].time)
+    state = run_of(replace(step(2, 5), time=910.0), start=state)
+    assert ended() is None
+
+
 def test_the_history_of_a_run_that_is_resumed_here_is_not_told_again() -> None:
     state = apply(START, events.RunChanged(time=50.0, run="text-1", job="text", state=RunState.STARTING, history=4))
     said = len(state.log)
