@@ -204,10 +204,7 @@ class RunView:
         return max(0.0, last - self.started - self.away_seconds)
 
     def is_past(self, event: protocol.Event) -> bool:
-        """Whether an event is from before the run was resumed.
-
-        The final event of the earlier part was removed, and the event of the resume has its number.
-        """
+        """Whether an event is from before the run was resumed; that event may have the number of a removed last one."""
         return event.seq < self.history or (event.seq == self.history and event.kind != "run_resumed")
 
     @property
@@ -374,8 +371,15 @@ class State:
 
     @property
     def hosts_training(self) -> int:
-        """Number of hosts that train."""
-        return sum(host.state in (HostState.TRAINING, HostState.SLOW) for host in self.hosts)
+        """Number of hosts that train, also of those that only this laptop does not reach: the run's events say so."""
+        seen = (HostState.TRAINING, HostState.SLOW)
+        return sum(host.state in seen or self.trains_unseen(host) for host in self.hosts)
+
+    def trains_unseen(self, host: HostView) -> bool:
+        """Whether a host that this laptop does not reach takes part in the run."""
+        workers = self.run.workers if self.run is not None and not self.run.state.final else ()
+        takes_part = any(worker.host == host.name and worker.alive and worker.samples for worker in workers)
+        return takes_part and host.state is HostState.UNREACHABLE
 
     @property
     def hosts_able(self) -> int:

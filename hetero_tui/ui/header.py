@@ -154,8 +154,10 @@ def _fleet_places(state: State, busy: str, now: float, palette: Palette) -> list
 
 def _absent(state: State) -> list[str]:
     """The hosts that do not train, by why: the worst first."""
-    counts = [(sum(host.state is why for host in state.hosts), word) for why, word in _ABSENT.items()]
-    return [f"{count} {word}" for count, word in counts if count]
+    unseen = [host.name for host in state.hosts if state.trains_unseen(host)]
+    others = [host for host in state.hosts if host.name not in unseen]
+    counts = [(sum(host.state is why for host in others), word) for why, word in _ABSENT.items()]
+    return [f"{count} {word}" for count, word in (*counts, (len(unseen), "not seen")) if count]
 
 
 def _grown(place: _Place, words: list[str], spare: int) -> _Place:

@@ -19,7 +19,8 @@ from hetero_tui.intents import TeardownPreview
 from hetero_tui.reports import run_rows
 from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
-from hetero_tui.ui.cells import state_words
+from hetero_tui.ui.cells import host_line, state_words
+from hetero_tui.ui.columns import choose
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import header_line
@@ -225,6 +226,28 @@ def test_a_large_number_of_steps_takes_no_run_and_no_time_out_of_a_narrow_header
         said = header_line(state, "", scenarios.NOW, UTC, width, DARK).plain
         assert words in said, said
         assert " left" in said, said
+
+
+def test_a_host_that_only_this_computer_does_not_reach_is_counted_as_training(scenarios) -> None:
+    """The run's own events come from the head: crosby still makes its part of each step."""
+    now = scenarios.NOW
+    state = apply(scenarios.training(), HostLost(time=now, host="crosby", cause="no answer for 15 s"))
+    said = header_line(state, "", now, UTC, 200, DARK).plain
+    assert "◐ training 3/4    1 away, 1 not seen" in said
+    columns = choose(150, ("mercer",))
+    lines = {host.name: host_line(host, state.run, columns, now, DARK).plain for host in state.hosts}
+    assert ("unreachable" in lines["crosby"], "41%" in lines["crosby"]) == (True, True)
+    lost = protocol.WorkerLost(
+        seq=state.run.last_seq + 1,
+        time=now,
+        worker="crosby/cuda:0",
+        host="crosby",
+        device="cuda:0",
+        step=1204,
+        cause="x",
+    )
+    state = apply(state, RunProgressed(run="text-7f3", event=lost))
+    assert "◐ training 2/4    2 away" in header_line(state, "", now, UTC, 120, DARK).plain
 
 
 def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
