@@ -201,13 +201,8 @@ async def status(call: Call, output: Output) -> int:
             output.data(f"cluster {session.state.cluster}: {cluster['state']}, head {cluster['head'] or 'none'}")
             output.table(["HOST", "STATE", ""], [[h["name"], h["state"], h["detail"]] for h in document["hosts"]])
             if runs:
-                output.table(
-                    ["RUN", "STATE", "STEP", "LOSS"],
-                    [
-                        [run.id, run.state, f"{run.step:,}", "n/a" if run.loss is None else f"{run.loss:.4f}"]
-                        for _, run in runs
-                    ],
-                )
+                rows = [[name, *rest[:3]] for name, _, *rest in reports.run_rows(runs)]
+                output.table(["RUN", "STATE", "STEP", "LOSS"], rows)
         failed = {name: str(found.error) for name, found in session.surveyed.items() if found.error is not None}
         for host in document["hosts"]:
             if host["state"] == HostState.FAILED:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from remote_agent import protocol
 
 
-RUNS = "runs"
-"""The kind of a folder with runs, which no teardown removes."""
+RUNS, AGENT = "runs", "agent"
+"""The kinds of a folder with runs, which no teardown removes, and of what reads them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,8 @@ class TeardownReport:
             by_host.setdefault(item.host, []).append(item.kind)
         alike: dict[str, list[str]] = {}
         for host, kinds in by_host.items():
+            if AGENT not in kinds:  # it is what reads them
+                kinds = [f"{kind} (listed again after the next `up`)" if kind == RUNS else kind for kind in kinds]
             alike.setdefault(", ".join(dict.fromkeys(kinds)), []).append(host)
         said = [f"kept on {', '.join(hosts)}: {kinds}" for kinds, hosts in alike.items()]
         if not said:

@@ -22,7 +22,7 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.probing import changed_by, state_after
-from hetero_tui.intents import RUNS, HostItem, TeardownPreview, TeardownReport
+from hetero_tui.intents import AGENT, RUNS, HostItem, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.text import HostText, last_lines, one_line
@@ -51,7 +51,7 @@ gone "$0/agent"; gone "$0/profiles"
 rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
 """
 _LIST = 'cd "$0" 2>/dev/null || exit 0; for name in .[!.]* *; do [ -e "$name" ] && echo "ht:kept $name"; done; exit 0'
-_KINDS = {"env": "environment", "install": "environment", "runs": RUNS, "agent": "agent", "profiles": "measurements"}
+_KINDS = {"env": "environment", "install": "environment", "runs": RUNS, "agent": AGENT, "profiles": "measurements"}
 """What the folders are called that stay: the agent reads the runs, measurements are for plans."""
 
 _MOST_KEPT = 50

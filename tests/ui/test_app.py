@@ -812,24 +812,33 @@ async def test_a_teardown_names_what_it_keeps_and_how_that_is_removed(scenarios,
     kept = tuple(
         HostItem(host=host, kind=kind, detail=f"~/.hetero-tui/rc-lab/{name}")
         for host in ("mercer", "crosby")
-        for kind, name in (("environment", "env"), ("runs", "runs"), ("measurements", "profiles"))
+        for kind, name in (("agent", "agent"), ("runs", "runs"), ("measurements", "profiles"))
     )
-    app = open_app(scenarios.training(), session={"report": TeardownReport(kept=(*kept[1:2], *kept[3:]))})
+    app = open_app(scenarios.training(), session={"report": TeardownReport(kept=(*kept[:2], *kept[3:]))})
     async with app.run_test() as pilot:
         await pilot.press("D", "right", "enter")
         await app.workers.wait_for_complete()
         await pilot.pause()
         said = " ".join(dialog_text(app).split())
     assert "Left ✔ nothing runs; every machine was looked at" in said
-    assert "Kept on mercer: runs on crosby: environment, runs, measurements `hetero-tui down --purge` removes" in said
+    assert "Kept on mercer: agent, runs on crosby: agent, runs, measurements `hetero-tui down --purge` removes" in said
     assert said.endswith("`rm -r ~/.hetero-tui/rc-lab` on a host removes its runs, too")
-    assert outcome(TeardownReport(kept=kept)) == "Torn down: nothing runs; kept: environment, runs, measurements."
+    assert outcome(TeardownReport(kept=kept)) == "Torn down: nothing runs; kept: agent, runs, measurements."
 
 
 def test_of_what_is_kept_no_way_is_named_that_does_not_remove_it() -> None:
     runs = HostItem(host="nas", kind="runs", detail="~/.hetero-tui/lab/runs")
-    said = TeardownReport(kept=(runs,)).kept_words
-    assert said == ("kept on nas: runs", "`rm -r ~/.hetero-tui/lab` on a host removes its runs, too")
+    removal = "`rm -r ~/.hetero-tui/lab` on a host removes its runs, too"
+    assert TeardownReport(kept=(runs,)).kept_words == (
+        "kept on nas: runs (listed again after the next `up`)",
+        removal,
+    )
+    agent = replace(runs, kind="agent", detail="~/.hetero-tui/lab/agent")
+    assert TeardownReport(kept=(agent, runs)).kept_words == (
+        "kept on nas: agent, runs",
+        "`hetero-tui down --purge` removes all but the runs",
+        removal,
+    )
     other = TeardownReport(kept=(replace(runs, kind="folder", detail="~/.hetero-tui/lab/mine"),))
     assert other.kept_words[1:] == ("`rm -r ~/.hetero-tui/lab` on a host removes the rest",)
     assert TeardownReport().kept_words == ()

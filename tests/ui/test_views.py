@@ -622,6 +622,17 @@ async def test_a_terminal_whose_encoding_lacks_our_signs_gets_plain_characters(
     assert not open_app(scenarios.training()).has_class("plain")
 
 
+async def test_with_plain_characters_dialogs_are_of_ascii_too(scenarios, open_app) -> None:
+    app = open_app(scenarios.faulty(), preferences=Preferences(ascii=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for keys in (("question_mark",), ("enter",), ("D", "right", "enter"), ("i",)):
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert app.screen is not app.main
+            assert {sign for sign in seen(app) if not sign.isascii()} == set()
+            await pilot.press("escape")
+
+
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:
     changed: asyncio.Queue[None] = asyncio.Queue()
     found: list[object] = [

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
+from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.view import View
 
 _STYLES: list[str | PurePath] = [Path(__file__).parent.with_name("dialogs.tcss")]
@@ -133,8 +134,13 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             room = max(1, height - _AROUND + (2 if is_low else 0))
             if body.styles.max_height is None or body.styles.max_height.value != room:
                 body.styles.max_height = room
-        text = Text("\n").join(self.text(view, self.room))
-        shown = self.query_one("#text", Static)
+        self.show("#text", Text("\n").join(self.text(view, self.room)))
+
+    def show(self, name: str, text: Text) -> None:
+        """Show a text where it changed, in ASCII on a terminal that has no more."""
+        if self.app.has_class("plain"):
+            text = Text(to_ascii(text.plain), text.style, spans=text.spans)
+        shown = self.query_one(name, Static)
         if shown.content != text:
             shown.update(text)
 

@@ -156,9 +156,7 @@ class MachineScreen(Dialog[None]):
         said = self.text(view, self.room)
         body = self.query_one("#body")
         body.styles.max_height = max(1, self.app.size.height - _AROUND - len(said) + is_low)
-        shown, text = self.query_one("#text", Static), Text("\n").join(said)
-        if shown.content != text:
-            shown.update(text)
+        self.show("#text", Text("\n").join(said))
 
     def _values(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}

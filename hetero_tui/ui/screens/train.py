@@ -125,14 +125,9 @@ class TrainScreen(Dialog[None]):
         if len(red) > most:
             rest = "… and more" if mistakes else "… and more: the events have all of it"
             red = [*red[: most - 1], Text(rest, style=palette.bad)]
-        self._update("#mistake", Text("\n").join(red))
+        self.show("#mistake", Text("\n").join(red))
         foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
-        self._update("#order-foot", Text(foot, style=palette.foreground))
-
-    def _update(self, name: str, text: Text) -> None:
-        shown = self.query_one(name, Static)
-        if shown.content != text:
-            shown.update(text)
+        self.show("#order-foot", Text(foot, style=palette.foreground))
 
     def _mistakes(self, job: str, text: str) -> tuple[tuple[str, ...], dict[str, str]]:
         """What is wrong with what is typed, and the settings in it."""
