@@ -55,6 +55,11 @@ class AppSession(Session):
             await self.status()
         await self._list_runs()
 
+    async def _look_elsewhere(self) -> None:
+        """Also say which runs there are: what another terminal began may be none that is followed."""
+        await super()._look_elsewhere()
+        await self._list_runs()
+
     async def _list_runs(self) -> None:
         answering = {name: link for name, link in self._fleet.answering.items() if not self._is_away(name)}
         found = await list_runs(self.inventory.cluster, answering)

@@ -134,3 +134,22 @@ async def test_the_runs_are_asked_for_again_while_one_goes_on_that_is_not_follow
                 assert not asked.is_set()
         session.emit(events.HostLost(time=1.0, host="mercer", cause="no answer"))
         assert not session._has_unseen_run(), "it can't be asked"
+
+
+async def test_a_look_at_what_another_terminal_began_also_lists_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+
+    def noted(word: str) -> Callable[..., Any]:
+        async def done(*_: object) -> None:
+            did.append(word)
+
+        return done
+
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session._fleet, "survey", noted("survey"))
+        monkeypatch.setattr(session, "_attach_to_live_run", noted("attach"))
+        monkeypatch.setattr(session, "_list_runs", noted("list"))
+        await session._look_elsewhere()
+    assert did == ["survey", "attach", "list"]
