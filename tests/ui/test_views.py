@@ -405,6 +405,21 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
 
 
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=str)
+async def test_a_long_name_of_a_run_keeps_its_ends_in_the_list(size, scenarios, open_app) -> None:
+    state = scenarios.listed(scenarios.up())
+    names = ("sweep-digits-6e0d", "a-job-with-a-very-long-name-77ab")
+    runs = tuple(replace(run, id=name) for run, name in zip(state.runs, names, strict=False))
+    app = open_app(replace(state, runs=runs))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        rows = app.main.pane.table.rows.text
+        assert "sweep-digits-6e0d " in rows
+        assert "a-job-wit…name-77ab " in rows
+        assert "stopped" in rows
+
+
 async def test_the_list_of_runs_says_whose_runs_it_may_lack(scenarios, open_app) -> None:
     app = open_app(scenarios.listed(scenarios.training()))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -17,6 +18,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.header import shortened
 from hetero_tui.ui.keys import RUNS, is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from remote_agent import protocol
 
 _AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
+_LONGEST_NAME = 20
 _CURVE = 16
 _COLUMNS = (
     Col(title="RUN", width=14),
@@ -88,15 +91,21 @@ class RunsPane(Pane):
         found = sorted(view.state.listed_runs or (), key=lambda run: run.started or 0.0, reverse=True)
         if self.table.sorted_by:
             found.sort(key=_ORDERS[self.table.sorted_by])
-        entries = [
-            Entry(key=run.id, line=table_line(_COLUMNS, _cells(run, self.chosen, view), inside)) for run in found
-        ]
+        columns = _columns(found)
+        entries = [Entry(key=run.id, line=table_line(columns, _cells(run, self.chosen, view), inside)) for run in found]
         marked = self.about(view) or (found[0] if found else None)  # of the first picture the first one
         foot = _foot(view, self.chosen, marked, inside)
-        self.table.fill("Runs", titles_line(_COLUMNS, inside, palette), entries, palette, foot)
+        self.table.fill("Runs", titles_line(columns, inside, palette), entries, palette, foot)
         if below:
             self.titled("compared", " and ".join(run.run for run in self.compared))
             self.lines("compared").show(compared_lines(self.compared, width - INSIDE, below - FRAME, palette))
+
+
+def _columns(runs: Sequence[protocol.RunSummary]) -> list[Col]:
+    """The columns; long names of runs, as sweeps have, get their room as far as it goes."""
+    name, *others = _COLUMNS
+    longest = max((len(run.id) + 1 for run in runs), default=0)
+    return [replace(name, width=max(name.width, min(longest, _LONGEST_NAME))), *others]
 
 
 class RunsTable(Table):
@@ -111,7 +120,7 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     is_old = _is_old(run, view)
     end = run.ended if run.ended is not None else None if is_old else view.now
     took = None if run.started is None or end is None else max(0.0, end - run.started - run.away_s)
-    name = f"{'+' if run.id in chosen else ''}{run.id}"
+    name = f"{'+' if run.id in chosen else ''}{shortened(run.id, _LONGEST_NAME - 1)}"
     return [
         Text(name, style=f"bold {palette.accent if run.id in chosen else palette.foreground}"),
         Text(run.job, style=palette.foreground),
