@@ -55,10 +55,10 @@ class TeardownReport:
         said = [f"kept on {', '.join(hosts)}: {kinds}" for kinds, hosts in alike.items()]
         if not said:
             return ()
-        folder, kinds = self.kept[0].detail.rpartition("/")[0], {item.kind for item in self.kept}
-        ways = ["`hetero-tui down --purge` removes all but the runs"] if kinds - {RUNS, "folder"} else []
-        if kinds & {RUNS, "folder"}:
-            ways.append(f"`rm -r {folder}` on a host removes {'its runs, too' if RUNS in kinds else 'the rest'}")
+        folder, found = self.kept[0].detail.rpartition("/")[0], {item.kind for item in self.kept}
+        ways = ["`hetero-tui down --purge` removes all but the runs"] if found - {RUNS, "folder"} else []
+        if found & {RUNS, "folder"}:
+            ways.append(f"`rm -r {folder}` on a host removes {'its runs, too' if RUNS in found else 'the rest'}")
         return (*said, *ways)
 
 

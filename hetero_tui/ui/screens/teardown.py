@@ -125,8 +125,8 @@ def report_lines(report: TeardownReport, width: int, palette: Palette, *, demo: 
         left = "nothing runs" if report.kept else "nothing"
         paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} {left}; {seen}", palette.accent))
     kept = ("the runs' records and checkpoints, until the demo ends",) if demo and report.kept else report.kept_words
-    for index, said in enumerate(kept):
-        paragraphs.append(("" if index else "Kept", said.removeprefix("kept "), palette.muted))
+    for index, words in enumerate(kept):
+        paragraphs.append(("" if index else "Kept", words.removeprefix("kept "), palette.muted))
     if report.unseen:
         said = f"{', '.join(report.unseen)}: no answer; nothing was started there from this computer"
         paragraphs.append(("Not seen", said, palette.warning))
