@@ -122,8 +122,8 @@ def report_lines(report: TeardownReport, width: int, palette: Palette, *, demo: 
         paragraphs.append(("" if index else "Left", said, palette.bad))
     if not report.leftovers:
         seen = "every machine was looked at" if not report.unseen else "the other machines were looked at"
-        left = "nothing runs" if report.kept else "nothing"
-        paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} {left}; {seen}", palette.accent))
+        none = "nothing runs" if report.kept else "nothing"
+        paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} {none}; {seen}", palette.accent))
     kept = ("the runs' records and checkpoints, until the demo ends",) if demo and report.kept else report.kept_words
     for index, words in enumerate(kept):
         paragraphs.append(("" if index else "Kept", words.removeprefix("kept "), palette.muted))
