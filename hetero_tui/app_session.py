@@ -55,8 +55,14 @@ class AppSession(Session):
             await self.status()
         await self._list_runs()
 
+    async def _look_elsewhere(self) -> None:
+        """Also say which runs there are: what another terminal began may be none that is followed."""
+        await super()._look_elsewhere()
+        await self._list_runs()
+
     async def _list_runs(self) -> None:
-        found = await list_runs(self.inventory.cluster, self._fleet.answering)
+        answering = {name: link for name, link in self._fleet.answering.items() if not self._is_away(name)}
+        found = await list_runs(self.inventory.cluster, answering)
         self.emit(events.RunsListed(runs=tuple(summary for _, summary in found)))
 
     async def read_run(self, run: str) -> RunView:
@@ -117,7 +123,10 @@ class AppSession(Session):
         await super().close()
 
     async def _ask_again(self) -> None:
-        """Try hosts that did not answer the last probe again, with growing pauses, as long as this session lives."""
+        """Try hosts that did not answer the last probe again, with growing pauses, as long as this session lives.
+
+        Also ask again for the runs while one of them goes on that is not followed.
+        """
         pauses = deadlines.reconnect_pauses()
         while True:
             away = [
@@ -136,7 +145,15 @@ class AppSession(Session):
             await asyncio.sleep(pause)
             if self.busy:
                 continue
+            if self._has_unseen_run():
+                await self._list_runs()
             await asyncio.gather(*(self._ask(name) for name in silent))
+
+    def _has_unseen_run(self) -> bool:
+        """Whether a run goes on, as far as is known, that is not followed: a sweep, a script, another training run."""
+        shown = self.state.run.run if self.state.run is not None else ""
+        runs = self.state.runs or ()
+        return any(not (run.state.final or run.id == shown or self._is_away(run.host)) for run in runs)
 
     async def _ask(self, name: str) -> None:
         """Look at a host that was silent, if it answers now; the silence of others does not hold it up."""

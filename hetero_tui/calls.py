@@ -15,9 +15,9 @@ def call_for(before: State, after: State) -> tuple[Level, str] | None:
     was, run = before.run, after.run
     if run is not None and was is not None and was.run == run.run and run.state.final and not was.state.final:
         cause = f": {run.detail}" if run.detail else ""
-        if run.state in (RunState.FAILED, RunState.LOST):
-            return Level.BAD, f"{run.run} {run.state} at step {run.step:,}{cause}"
-        return Level.GOOD, f"{run.run} {run.state} at step {run.step:,}{cause}"
+        where = f"at step {run.step:,}" if run.step else "before its first step"
+        level = Level.BAD if run.state in (RunState.FAILED, RunState.LOST) else Level.GOOD
+        return level, f"{run.run} {run.state} {where}{cause}"
     for host in after.hosts:
         if host.state is not HostState.REFUSED:
             continue

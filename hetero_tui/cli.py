@@ -18,7 +18,7 @@ from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
-from hetero_tui.interrupted import half_way
+from hetero_tui.interrupted import STARTING, half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -152,7 +152,7 @@ async def probe(call: Call, output: Output) -> int:
         return commanding.exit_code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
 
 
-@commanding.command(application, interrupted=half_way("starting"))
+@commanding.command(application, interrupted=half_way(STARTING))
 async def up(
     call: Call,
     output: Output,
@@ -201,13 +201,8 @@ async def status(call: Call, output: Output) -> int:
             output.data(f"cluster {session.state.cluster}: {cluster['state']}, head {cluster['head'] or 'none'}")
             output.table(["HOST", "STATE", ""], [[h["name"], h["state"], h["detail"]] for h in document["hosts"]])
             if runs:
-                output.table(
-                    ["RUN", "STATE", "STEP", "LOSS"],
-                    [
-                        [run.id, run.state, f"{run.step:,}", "n/a" if run.loss is None else f"{run.loss:.4f}"]
-                        for _, run in runs
-                    ],
-                )
+                rows = [[name, *rest[:3]] for name, _, *rest in reports.run_rows(runs)]
+                output.table(["RUN", "STATE", "STEP", "LOSS"], rows)
         failed = {name: str(found.error) for name, found in session.surveyed.items() if found.error is not None}
         for host in document["hosts"]:
             if host["state"] == HostState.FAILED:
@@ -222,9 +217,9 @@ async def down(
     call: Call,
     output: Output,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove the environments that `bootstrap` made, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove all of ours but the runs, environments too.")] = False,
 ) -> int:
-    """Stop all of ours on every machine; prove nothing is left."""
+    """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
     async with call.session() as session:
         if not yes and not commanding.asks(
             f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
@@ -237,7 +232,10 @@ async def down(
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
+            for kept in report.kept_words:
+                output.data(kept)
         unseen = (
             f"; not looked at, as they did not answer, but not in use from this computer: {', '.join(report.unseen)}"
         )
-        return commanding.report_leftovers(output, report, f"nothing is left{unseen if report.unseen else ''}")
+        clean = "nothing of ours runs any more" if report.kept else "nothing is left"
+        return commanding.report_leftovers(output, report, f"{clean}{unseen if report.unseen else ''}")

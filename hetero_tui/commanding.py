@@ -69,7 +69,8 @@ async def follow(session: Session, output: Output, run: str | None, *, demo: boo
             if output.as_json:
                 print(answers.json_line(line), flush=True)
             else:
-                printer(event)
+                shown = session.state.run
+                printer(event, is_past=shown is not None and shown.is_past(event))
             last = event
     except asyncio.CancelledError:
         followed = session.state.run
@@ -79,8 +80,7 @@ async def follow(session: Session, output: Output, run: str | None, *, demo: boo
         raise asyncio.CancelledError(
             f"interrupted; {name} goes on: `hetero-tui attach {name}` follows it, `hetero-tui stop {name}` ends it"
         ) from None
-    done = isinstance(last, protocol.RunFinished)
-    shown = session.state.run
+    done, shown = isinstance(last, protocol.RunFinished), session.state.run
     output.ring(f"{shown.run} {shown.state}" if shown is not None else "the run ended")
     return DONE if done else FAILED
 

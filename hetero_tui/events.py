@@ -138,12 +138,16 @@ class ClusterChanged(Happened):
 
 @dataclass(frozen=True, kw_only=True)
 class RunChanged(Happened):
-    """The laptop's own knowledge of a run changed: launched, asked to stop, coordinator gone."""
+    """The laptop's own knowledge of a run changed: launched, asked to stop, coordinator gone.
+
+    ``history``: of one that is resumed the number of its last event before; 0: it is not, or that is not known.
+    """
 
     run: str
     job: str
     state: RunState
     detail: str = ""
+    history: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

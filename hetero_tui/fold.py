@@ -36,6 +36,10 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that end when a sample shows no Ray."""
 
+_CLEANED = (HostState.IDLE, HostState.READY)
+"""States of hosts on which nothing of ours is known to run: what a sample still sees of a cluster that was taken down
+ends in a moment."""
+
 _BEGUN = (RayState.STARTING, RayState.RUNNING)
 """What only a user's command makes of a host without Ray."""
 
@@ -111,7 +115,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     host = state.host(event.host)
     if host is None:
         return state
-    if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
+    if event.state is HostState.IDLE and host.state in (HostState.UNREACHABLE, *IN_CLUSTER):  # it is as fit as before
         last = host.verdict
         event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
     detail = one_line(event.detail, WHOLE)
@@ -184,7 +188,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     now = host.state
     if event.sample.ray is RayState.STARTING:
         now = host.state if host.state in IN_CLUSTER else HostState.STARTING
-    elif ray_runs and host.state not in IN_CLUSTER:
+    elif ray_runs and host.state not in IN_CLUSTER and not (is_ended and host.state in _CLEANED):
         now = _part_in(state.run if state.run is not None and not state.run.state.final else None, host.name)[0]
     elif event.sample.ray is RayState.RESTARTING:
         now = HostState.RESTARTING
@@ -239,6 +243,8 @@ def _with_cluster_state(state: State) -> State:
 def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
     if event.state is not ClusterState.DOWN and state.is_taken_down(event.epoch):
         return state  # found in the middle of a teardown
+    if event.state is ClusterState.STARTING and _is_up(state) and event.head in (None, state.head):
+        return state  # it is there, and a host joins it
     changed = event.state is not state.cluster_state
     phase = state.cluster_phase
     if changed and event.state is ClusterState.STARTING:
@@ -320,7 +326,8 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     is_news = run is None or (run.run, run.state) != (event.run, event.state) or bool(event.detail)
     goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
-        run = begun(event.run, event.job, time, _seq_of_ended(state, event.run) if goes_on else 0)
+        ended_at = event.history or _seq_of_ended(state, event.run)
+        run = begun(event.run, event.job, time, ended_at if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
     elif run.state.final and goes_on:
         if state.told[0] == run.run:  # a resume removes its last event
@@ -381,7 +388,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0
-    if event.seq <= told:
-        return state  # it was followed before, and its events arrive again from the start
+    if event.seq <= told or run.is_past(event):
+        return state  # it was followed before, or resumed, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
     return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE)) if text else state

@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from remote_agent import protocol
 
 
+RUNS, AGENT = "runs", "agent"
+"""The kinds of a folder with runs, which no teardown removes, and of what reads them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostItem:
-    """Something of ours on a host: ``kind`` is process, folder, port, network, environment or host (not reached)."""
+    """Something of ours on a host: ``kind`` is process, folder, port, network, environment or host (not reached).
+
+    Of what is kept also runs, agent or measurements.
+    """
 
     host: str
     kind: str
@@ -24,7 +31,7 @@ class HostItem:
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownReport:
-    """What a teardown ended or removed, and what it could not.
+    """What a teardown ended or removed, what it could not, and what it ``kept``: files, as they are meant to stay.
 
     ``unseen`` are hosts that did not answer, where nothing was ever done.
     """
@@ -32,6 +39,27 @@ class TeardownReport:
     removed: tuple[HostItem, ...] = ()
     leftovers: tuple[HostItem, ...] = ()
     unseen: tuple[str, ...] = ()
+    kept: tuple[HostItem, ...] = ()
+
+    @property
+    def kept_words(self) -> tuple[str, ...]:
+        """What is kept, a sentence for all hosts that keep the same, and how it is removed; empty: nothing is kept."""
+        by_host: dict[str, list[str]] = {}
+        for item in self.kept:
+            by_host.setdefault(item.host, []).append(item.kind)
+        alike: dict[str, list[str]] = {}
+        for host, kinds in by_host.items():
+            if AGENT not in kinds:  # it is what reads them
+                kinds = [f"{kind} (listed again after the next `up`)" if kind == RUNS else kind for kind in kinds]
+            alike.setdefault(", ".join(dict.fromkeys(kinds)), []).append(host)
+        said = [f"kept on {', '.join(hosts)}: {kinds}" for kinds, hosts in alike.items()]
+        if not said:
+            return ()
+        folder, found = self.kept[0].detail.rpartition("/")[0], {item.kind for item in self.kept}
+        ways = ["`hetero-tui down --purge` removes all but the runs"] if found - {RUNS, "folder"} else []
+        if found & {RUNS, "folder"}:
+            ways.append(f"`rm -r {folder}` on a host removes {'its runs, too' if RUNS in found else 'the rest'}")
+        return (*said, *ways)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,14 @@ Each operation that changes machines has its word here, by which a session says 
 
 from __future__ import annotations
 
+STARTING, ADDING, TRAINING = "starting", "adding hosts", "starting a run"
+"""Of a cluster, of hosts in one that is there already, and of a run, which brings a cluster up that is down."""
+
 _FINISHED_BY = {
     "stopping": "`hetero-tui down` finishes it",
-    "starting": "`hetero-tui up` finishes it, `hetero-tui down` undoes it",
+    STARTING: "`hetero-tui up` finishes it, `hetero-tui down` undoes it",
+    ADDING: "`hetero-tui up` finishes it",
+    TRAINING: "`hetero-tui train` starts it anew, `hetero-tui down` takes down what came of it",
     "installing": "`hetero-tui bootstrap` finishes it",
     "mending": "`hetero-tui check --fix` finishes it",
     "resuming": "`hetero-tui resume` finishes it",

@@ -25,8 +25,8 @@ from rich.text import Text
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import ClusterState, Level
-from hetero_tui.state import State
+from hetero_tui.events import ClusterState, HostState, Level
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, State
 from hetero_tui.text import duration, one_line, plain
 from remote_agent import protocol
 from remote_agent.goals import shown
@@ -38,6 +38,15 @@ MOST_SAID = 1_000_000
 
 WORD_EVERY = 2.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
+
+_STARTS = {
+    COORDINATOR: "its coordinator starts",
+    WORKERS: "its workers start",
+    MEASURING: "devices and links are measured",
+    FIRST_STEP: "a step is computed",
+    TAKEOVER: "a new coordinator takes over",
+}
+"""What a run's start is at."""
 
 STEP_LINE_EVERY = 1.0
 """Seconds of the run's own time between two printed steps, for people; JSON has every step."""
@@ -133,15 +142,18 @@ class Narrator:
 
 def waiting_for(state: State) -> str:
     """What a user who started something waits for now; empty once there is something else to see. Pure."""
-    if state.cluster_state is ClusterState.STARTING:
+    run = state.run
+    is_live = run is not None and not run.state.final
+    joins = not is_live and any(host.state is HostState.STARTING for host in state.hosts)
+    if state.cluster_state is ClusterState.STARTING or joins:
         at_most = duration(deadlines.NODE_START)
         return f"Ray starts: {state.hosts_up} of {len(state.hosts)} hosts are up (a host gets {at_most} at most)"
     if state.cluster_state is ClusterState.STOPPING:
         return f"{state.cluster} is being taken down"
-    run = state.run
-    if run is None or run.state.final or run.step:
+    if run is None or not is_live or (run.step and not run.is_starting):
         return ""
-    return f"{run.run}: {run.detail or run.state}, no step yet"
+    doing = _STARTS[run.phases[-1].name] if run.is_starting else run.detail or run.state
+    return f"{run.run}: {doing}, no {'new step' if run.step else 'step'} yet"
 
 
 @asynccontextmanager
@@ -179,15 +191,18 @@ class StepPrinter:
         self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
-    def __call__(self, event: protocol.Event) -> None:
-        """Print ``event`` if it is due."""
+    def __call__(self, event: protocol.Event, *, is_past: bool = False) -> None:
+        """Print ``event`` if it is due; of what ``is_past``, before a resume, nothing is."""
         match event:
             case protocol.RunStarted():
                 self._iterations = event.iterations
             case protocol.PlanMade():
                 self._iterations = event.iterations or self._iterations
+            case _ if is_past:
+                pass
             case protocol.RunResumed():
                 self._recent.clear()
+                self._printed, self._samples, self._seconds = float("-inf"), 0, 0.0
                 self._iterations = event.iterations or self._iterations
                 self._output.data(f"resumed after step {event.step:,}")
             case protocol.Step():

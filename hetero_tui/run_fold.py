@@ -56,9 +56,8 @@ def _phases(run: RunView, event: protocol.Event) -> tuple[Phase, ...]:
     """The phases of the run's start. The first step ends them, and a resume begins them again.
 
     When a run is resumed, it is read from its first event; events before the resume say nothing about the new start.
-    The final event of the earlier part was removed, and the event of the resume has its number.
     """
-    if event.seq < run.history or (event.seq == run.history and not isinstance(event, protocol.RunResumed)):
+    if run.is_past(event):
         return run.phases
     match event:
         case protocol.RunStarted():
@@ -97,7 +96,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 job=event.job,
                 started=event.time,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
-                detail="measuring devices",
+                detail="",
                 iterations=event.iterations,
                 batch_size=event.batch_size,
                 parameters=event.parameters,
@@ -105,7 +104,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return run, Level.INFO, f"{event.job}: {event.parameters:,} parameters, {event.iterations:,} steps"
         case protocol.PlanMade():
             iterations = event.iterations or run.iterations
-            run = replace(run, workers=_workers(run, event.shares), detail="", iterations=iterations, plan=event)
+            run = replace(run, detail="", iterations=iterations, plan=event)
+            run = replace(run, workers=_workers(run, event.shares), shares_seq=event.seq)
             if event.stages:
                 return replace(run, workers=_staged(run.workers, event)), Level.INFO, _cut(event)
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
@@ -113,7 +113,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.Rebalanced():
             reason = f" ({event.reason})" if event.reason else ""
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
-            return replace(run, workers=_workers(run, event.shares)), Level.INFO, f"rebalanced{reason}: {shares}"
+            run = replace(run, workers=_workers(run, event.shares), shares_seq=event.seq)
+            return run, Level.INFO, f"rebalanced{reason}: {shares}"
         case protocol.Replanned():
             plan = run.plan and replace(run.plan, predicted_step_s=event.predicted_step_s)
             level = Level.WARNING if event.restarts else Level.INFO
@@ -157,7 +158,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
                 ended=None,
-                detail="measuring devices" if event.checkpoint else "",
+                detail="",
                 step=event.step,
                 samples=event.samples or run.samples,
                 iterations=event.iterations or run.iterations,
@@ -191,7 +192,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.RunFailed():
             why = f"{event.cause} -> {event.hint}" if event.hint else event.cause
             run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(why, WHOLE))
-            return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {why}"
+            where = f"at step {event.step:,}" if event.step else "before its first step"
+            return run, Level.BAD, f"{run.run} failed on {event.host} {where}: {why}"
         case _:
             return run, Level.INFO, ""
 

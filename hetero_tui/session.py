@@ -21,6 +21,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.following import Following
 from hetero_tui.intents import TeardownPreview, TeardownReport
+from hetero_tui.interrupted import ADDING, STARTING, TRAINING
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
@@ -121,7 +122,8 @@ class Session(Following):
 
         With ``sources``, hosts without an environment get one first.
         """
-        async with self._exclusively("starting"), self._fleet.alone("up"):
+        word = STARTING if self._state.cluster_state is ClusterState.DOWN else ADDING
+        async with self._exclusively(word), self._fleet.alone("up"):
             await self._look(sources)
             await self._join()
 
@@ -131,7 +133,7 @@ class Session(Following):
         It does nothing if the cluster was taken down meanwhile.
         """
         fleet = self._fleet
-        async with self._exclusively("starting"), fleet.alone("up", {host, *fleet.answering}):
+        async with self._exclusively(ADDING), fleet.alone("up", {host, *fleet.answering}):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
             await (fleet.look_at(host) if is_known else fleet.look())
             if head_name(fleet.surveyed) is not None:
@@ -158,7 +160,7 @@ class Session(Following):
 
         Packages that the job requires and hosts lack are installed from ``sources``, or if ``asks`` agrees.
         """
-        async with self._exclusively("starting"), self._fleet.alone("train"):
+        async with self._exclusively(TRAINING), self._fleet.alone("train"):
             if order.script is None or order.search is not None:
                 self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)

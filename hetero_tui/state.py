@@ -177,6 +177,7 @@ class RunView:
     history: int = 0  # the number of its last event before it was resumed; 0: it was not, since it is followed
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
+    shares_seq: int = 0  # the number of the event that gave the workers their shares of now
     recent: tuple[protocol.Step, ...] = ()
     superseded: protocol.Step | None = (
         None  # the furthest one before a fault that it recovers from, until it is past it
@@ -202,6 +203,10 @@ class RunView:
             return None
         return max(0.0, last - self.started - self.away_seconds)
 
+    def is_past(self, event: protocol.Event) -> bool:
+        """Whether an event is from before the run was resumed; that event may have the number of a removed last one."""
+        return event.seq < self.history or (event.seq == self.history and event.kind != "run_resumed")
+
     @property
     def stages(self) -> tuple[protocol.Stage, ...]:
         """The stages of a pipeline, in their order; empty for other strategies."""
@@ -217,6 +222,11 @@ class RunView:
         """The hosts whose workers are lost now and will be restarted."""
         lost = (worker.host for worker in self.workers if not worker.alive and not worker.drained)
         return tuple(dict.fromkeys(lost))
+
+    @property
+    def steady(self) -> tuple[protocol.Step, ...]:
+        """The recent steps with the shares of now; as long as there is none, all recent ones."""
+        return tuple(step for step in self.recent if step.seq > self.shares_seq) or self.recent
 
     @property
     def step_seconds(self) -> float | None:
@@ -304,7 +314,11 @@ class State:
         shown, runs = self.run, self.runs
         if shown is None or runs is None or shown.behind is not None:
             return runs
-        now: dict[str, Any] = {"state": shown.state, "ended": shown.ended and self.here(shown.ended)}
+        now: dict[str, Any] = {"state": shown.state}
+        # Of one that is being resumed the time in which it was stopped is not known yet.
+        ended = shown.last_event if shown.is_starting and shown.ended is None else shown.ended
+        if shown.step or shown.state.final:
+            now["ended"] = ended and self.here(ended)
         if shown.step:  # until then, and as long as a resumed run is read again, the list knows more
             losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
             now |= {
@@ -316,6 +330,8 @@ class State:
                 "iterations": shown.iterations,
                 "parameters": shown.parameters,
             }
+            if shown.checkpoint:
+                now["checkpoint"] = shown.checkpoint_step
         return tuple(replace(run, **now) if run.id == shown.run else run for run in runs)
 
     def host(self, name: str) -> HostView | None:
@@ -355,8 +371,15 @@ class State:
 
     @property
     def hosts_training(self) -> int:
-        """Number of hosts that train."""
-        return sum(host.state in (HostState.TRAINING, HostState.SLOW) for host in self.hosts)
+        """Number of hosts that train, also of those that only this laptop does not reach: the run's events say so."""
+        seen = (HostState.TRAINING, HostState.SLOW)
+        return sum(host.state in seen or self.trains_unseen(host) for host in self.hosts)
+
+    def trains_unseen(self, host: HostView) -> bool:
+        """Whether a host that this laptop does not reach takes part in the run."""
+        workers = self.run.workers if self.run is not None and not self.run.state.final else ()
+        takes_part = any(worker.host == host.name and worker.alive and worker.samples for worker in workers)
+        return takes_part and host.state is HostState.UNREACHABLE
 
     @property
     def hosts_able(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import shell_command
 from remote_agent import protocol
-from remote_agent.states import RayState
+from remote_agent.states import RayState, RunState
 
 FLEET = Inventory(
     cluster="lab",
@@ -105,3 +106,50 @@ async def test_a_run_that_another_terminal_starts_is_seen_whatever_was_done_here
         monkeypatch.setattr(session, "_look_elsewhere", look)
         session.emit(events.HostSampled(time=1.0, host="mercer", sample=sample, round_trip_s=None))
         await asyncio.wait_for(looked.wait(), 5)
+
+
+async def test_the_runs_are_asked_for_again_while_one_goes_on_that_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def list_again() -> None:
+        asked.set()
+
+    sweep = protocol.RunSummary(
+        id="sweep-1", job="digits", state=RunState.RUNNING, step=0, loss=None, started=1.0, host="mercer", script=True
+    )
+    monkeypatch.setattr(deadlines, "RECONNECT_LONGEST", 0.0)
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session, "_list_runs", list_again)
+        session._asking = asyncio.create_task(session._ask_again())
+        for state, wanted in ((RunState.FINISHED, False), (RunState.RUNNING, True)):
+            session.emit(events.RunsListed(time=1.0, runs=(replace(sweep, state=state),)))
+            asked.clear()
+            if wanted:
+                await asyncio.wait_for(asked.wait(), 5)
+            else:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert not asked.is_set()
+        session.emit(events.HostLost(time=1.0, host="mercer", cause="no answer"))
+        assert not session._has_unseen_run(), "it can't be asked"
+
+
+async def test_a_look_at_what_another_terminal_began_also_lists_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+
+    def noted(word: str) -> Callable[..., Any]:
+        async def done(*_: object) -> None:
+            did.append(word)
+
+        return done
+
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session._fleet, "survey", noted("survey"))
+        monkeypatch.setattr(session, "_attach_to_live_run", noted("attach"))
+        monkeypatch.setattr(session, "_list_runs", noted("list"))
+        await session._look_elsewhere()
+    assert did == ["survey", "attach", "list"]

@@ -106,7 +106,7 @@ def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli) -> None
 def test_down_where_nothing_was_ever_started_is_done_at_once(cli) -> None:
     done = cli("down", "--yes", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"removed": [], "leftovers": [], "unseen": []}
+    assert json.loads(done.stdout) == {"removed": [], "leftovers": [], "unseen": [], "kept": []}
 
 
 def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None:

@@ -19,11 +19,15 @@ from hetero_tui import commanding
 from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
 from hetero_tui.errors import HostKeyUnknown
+from hetero_tui.events import RunChanged, RunProgressed
+from hetero_tui.fold import apply
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.runs.serving import Service
 from hetero_tui.session import Session
+from hetero_tui.state import initial
 from hetero_tui.text import HostText
+from remote_agent import protocol
 from remote_agent.protocol import RunFailed, Serving
 from remote_agent.states import RunState
 
@@ -127,6 +131,44 @@ class Followed:
         yield HostText("{}"), SimpleNamespace()
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
+
+
+class Resumed:
+    """A session whose run was resumed after its event number 4, its failure, and is stopped."""
+
+    def __init__(self) -> None:
+        self.state = apply(
+            initial("lab", ()),
+            RunChanged(time=9.0, run="digits-1", job="digits", state=RunState.STARTING, history=4),
+        )
+
+    async def events_of(self, _: str | None) -> AsyncIterator[Any]:
+        step = {"loss": 0.5, "samples": 8, "seconds": 1.0, "bytes_pushed": 0, "bytes_pulled": 0}
+        happened = (
+            protocol.RunStarted(
+                seq=1, time=1.0, run="digits-1", job="digits", host="nas", iterations=9, batch_size=8, parameters=1
+            ),
+            protocol.Step(seq=2, time=2.0, step=1, **step),
+            protocol.Step(seq=3, time=3.0, step=2, **step),
+            protocol.RunResumed(seq=4, time=900.0, step=2, host="nas", checkpoint="/c"),
+            protocol.Step(seq=5, time=909.0, step=3, **step),
+            RunFailed(seq=6, time=910.0, step=3, host="nas", cause="no"),
+        )
+        for event in happened:
+            self.state = apply(self.state, RunProgressed(run="digits-1", event=event))
+            yield HostText(protocol.encode(event)), event
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_of_a_resumed_run_people_read_what_is_new_and_scripts_all(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await commanding.follow(cast("Session", Resumed()), Output(as_json, True), "digits-1") == FAILED
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert len(lines) == 6
+    else:
+        assert [line.partition("  ")[0] for line in lines] == ["resumed after step 2", "step 3/9"]
 
 
 def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:

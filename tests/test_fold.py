@@ -111,6 +111,14 @@ def test_a_start_by_another_laptop_that_comes_to_nothing_is_over(ray: str, host:
     assert (found.state, state.cluster_state) == (host, ClusterState.DOWN)
 
 
+def test_a_cluster_that_is_up_is_not_said_to_start_while_a_host_joins_it() -> None:
+    state = both_up()
+    joins = events.ClusterChanged(time=60.0, state=ClusterState.STARTING, head=state.head)
+    assert (apply(state, joins).cluster_state, apply(state, joins).cluster_phase) == (ClusterState.UP, None)
+    another = apply(state, replace(joins, head="nas"))
+    assert another.cluster_state is ClusterState.STARTING, "it is formed anew"
+
+
 def test_samples_do_not_end_a_start_by_this_laptop() -> None:
     state = apply(START, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="mercer"))
     for host in ("mercer", "nas"):
@@ -356,6 +364,22 @@ def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_clu
     assert apply(state, sampled("mercer", "starting", epoch=8)).cluster_state is ClusterState.STARTING
     assert apply(state, sampled("nas", "starting", epoch=7)).cluster_state is ClusterState.STARTING, "anew"
     assert apply(state, sampled("mercer", "running", epoch=6)).cluster_state is ClusterState.DEGRADED, "another clock"
+
+
+def test_a_host_is_not_said_to_be_up_by_what_still_ends_of_a_cluster_that_another_laptop_takes_down() -> None:
+    """A look at the hosts finds no node any more, while Ray's processes end."""
+    state = both_up()
+    for host in ("mercer", "nas"):
+        state = apply(state, sampled(host, "running", epoch=7))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=60.0, host=host, state=HostState.IDLE))
+    state = apply(state, events.ClusterChanged(time=60.0, state=ClusterState.DOWN))
+    assert [host.state for host in state.hosts] == [HostState.READY] * 2, "they were fit for it"
+    lines = len(state.log)
+    for ray in ("running", "none"):
+        state = apply(state, sampled("nas", ray, 61.0, epoch=7))
+        assert state_of_nas(state) is HostState.READY
+    assert len(state.log) == lines
 
 
 def test_a_host_that_this_teardown_did_not_reach_does_not_bring_the_cluster_back() -> None:
@@ -896,7 +920,7 @@ def test_the_longest_refusal_is_whole_in_the_log_and_in_the_runs_detail() -> Non
     assert len(cause) + len(hint) > 450
     failed = protocol.RunFailed(seq=2, time=2.0, step=0, host="nas", cause=cause, hint=hint)
     state = run_of(started(), failed)
-    assert state.log[-1].text == f"text-1 failed on nas at step 0: {cause} -> {hint}"
+    assert state.log[-1].text == f"text-1 failed on nas before its first step: {cause} -> {hint}"
     assert state.run is not None
     assert state.run.detail == f"{cause} -> {hint}"
 
@@ -1017,6 +1041,46 @@ def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
     assert again.run == once.run
     another = run_of(lost(4, "nas", "killed once more"), start=again)
     assert len(another.log) == len(once.log) + 1
+
+
+def test_the_time_in_which_a_run_was_stopped_is_at_no_moment_a_part_of_what_it_took() -> None:
+    """It made a step by 103, was stopped at 110, and is resumed at 900."""
+    stopped = protocol.RunFinished(
+        seq=4, time=110.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
+    )
+    before = (started(), plan(), step(1, 3), stopped)
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.STOPPED, step=1, loss=1.0, started=100.0, ended=110.0, seq=4
+    )
+    state = apply(run_of(*before), events.RunsListed(time=111.0, runs=(known,)))
+
+    def ended() -> float | None:
+        (listed,) = state.listed_runs or ()
+        return listed.ended
+
+    assert ended() == 110.0
+    state = apply(state, events.RunChanged(time=900.0, run="text-1", job="text", state=RunState.STARTING))
+    assert ended() == 110.0
+    state = run_of(*before[:3], start=state)
+    assert ended() == before[2].time
+    resumed = protocol.RunResumed(seq=4, time=905.0, step=1, host="mercer", checkpoint="/c")
+    state = run_of(resumed, start=state)
+    (listed,) = state.listed_runs or ()
+    assert (listed.ended, listed.away_s) == (905.0, 905.0 - before[2].time)
+    state = run_of(replace(step(2, 5), time=910.0), start=state)
+    assert ended() is None
+
+
+def test_the_history_of_a_run_that_is_resumed_here_is_not_told_again() -> None:
+    state = apply(START, events.RunChanged(time=50.0, run="text-1", job="text", state=RunState.STARTING, history=4))
+    said = len(state.log)
+    state = run_of(started(), plan(), lost(3, "nas", "killed"), start=state)
+    assert len(state.log) == said
+    assert state.run is not None
+    assert len(state.run.faults) == 1, "it is known all the same"
+    resumed = protocol.RunResumed(seq=4, time=60.0, step=1, host="mercer", checkpoint="/c")
+    state = run_of(resumed, lost(5, "nas", "killed"), start=state)
+    assert len(state.log) == said + 2
 
 
 def test_a_host_is_tried_again_when_its_own_worker_is() -> None:

@@ -88,6 +88,22 @@ def test_steps_are_printed_on_after_the_clock_of_the_head_was_set_back(capsys: p
     assert "-" not in "".join(lines)
 
 
+@pytest.mark.parametrize("is_past", [True, False])
+def test_the_first_step_after_a_resume_has_the_speed_of_now_and_what_was_before_is_not_printed_again(
+    is_past: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer = StepPrinter(Output(plain=True))
+    begun = protocol.RunStarted(seq=1, time=0.0, run="r", job="j", host="a", iterations=100, batch_size=8, parameters=1)
+    for event in (begun, *(step(number, 2.0 * number) for number in range(1, 4))):
+        printer(event, is_past=is_past)
+    assert bool(capsys.readouterr().out) is not is_past
+    printer(protocol.RunResumed(seq=5, time=9000.0, step=3, host="a", checkpoint="/c"))
+    printer(step(4, 9010.0))
+    resumed, first = capsys.readouterr().out.splitlines()
+    assert resumed == "resumed after step 3"
+    assert first.split()[:6] == ["step", "4/100", "loss", "0.5000", "8", "samples/s"]
+
+
 def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     state = initial("lab", (("mercer", "a"), ("nas", "b")))
     assert waiting_for(state) == ""
@@ -96,9 +112,12 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     assert "1 of 2 hosts are up" in waiting_for(state)
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
     state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
-    assert waiting_for(state) == "r: starting, no step yet"
+    assert waiting_for(state) == "r: its coordinator starts, no step yet"
     state = apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))
     assert waiting_for(state) == ""
+    back = protocol.RunResumed(seq=2, time=2.0, step=1, host="nas", checkpoint="/c")
+    again = apply(state, events.RunProgressed(run="r", event=back))
+    assert waiting_for(again) == "r: its workers start, no new step yet"
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STOPPING))
     assert waiting_for(state) == "lab is being taken down"
 

@@ -121,7 +121,7 @@ def test_a_resumed_run_is_as_its_checkpoint_was() -> None:
     run = after(resumed(), run=before)
     assert (run.step, run.samples, run.iterations, run.checkpoint, run.checkpoint_step) == (40, 2560, 100, "/c/40", 40)
     assert [number for number, _ in run.losses] == [38, 39, 40]
-    assert (run.recent, run.detail, run.ended, run.state) == ((), "measuring devices", None, RunState.RUNNING)
+    assert (run.recent, run.detail, run.ended, run.state) == ((), "", None, RunState.RUNNING)
     assert run.away_seconds == pytest.approx(200.0 - 143.0)
     copy = after(resumed(checkpoint="", samples=0, iterations=120), run=before)
     assert (copy.checkpoint, copy.checkpoint_step, copy.detail, copy.iterations) == ("/c/20", 20, "", 120)

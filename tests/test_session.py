@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hetero_tui.errors import ClusterError, CoordinatorGone, RunError, TakenDown
 from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.runs.order import read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.session import Session
 from remote_agent import protocol
@@ -38,6 +39,26 @@ async def test_a_stop_or_a_drain_that_ends_first_leaves_the_session_busy_with_th
                 await session.drain("laptop")
             assert session.busy == "starting"
         assert session.busy == ""
+
+
+@pytest.mark.parametrize(("state", "word"), [(ClusterState.DOWN, "starting"), (ClusterState.DEGRADED, "adding hosts")])
+async def test_only_a_cluster_that_is_down_is_said_to_be_started(
+    session: Session, monkeypatch: pytest.MonkeyPatch, state: ClusterState, word: str
+) -> None:
+    said: list[str] = []
+
+    async def look(*_: object) -> None:
+        said.append(session.busy)
+        raise RunError("enough", step="look")
+
+    monkeypatch.setattr(session, "_look", look)
+    monkeypatch.setattr(session._fleet, "look", look)
+    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
+    session.emit(events.ClusterChanged(time=1.0, state=state))
+    for work in (session.up(), session.launch(read_order("digits", {}, ())), session._take_in("laptop")):
+        with pytest.raises(RunError):
+            await work
+    assert said == [word, "starting a run", "adding hosts"]
 
 
 async def test_a_drain_of_a_server_is_refused_since_it_has_no_worker(tmp_path: Path) -> None:

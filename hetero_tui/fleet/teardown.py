@@ -4,12 +4,14 @@ The hosts are those of the inventory and of the ledger. First all runs end, on a
 coordinator, it would record them as lost. Then, on all hosts in parallel, the agent stops Ray and all other processes
 with our mark (by PID, start time and mark), and is removed. Runs with their checkpoints stay. If a host has runs, the
 agent's files stay too, so that the runs can be listed and read while the cluster is down. Environments stay unless they
-are purged. A host that can't be reached keeps its ledger entry and is cleaned at the next ``down``.
+are purged; a purge leaves the runs alone. What stays is named, host by host. A host that can't be reached keeps its
+ledger entry and is cleaned at the next ``down``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,10 +22,10 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
 from hetero_tui.fleet.probing import changed_by, state_after
-from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport
+from hetero_tui.intents import AGENT, RUNS, HostItem, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Host
 from hetero_tui.state import IN_CLUSTER, State
-from hetero_tui.text import last_lines
+from hetero_tui.text import HostText, last_lines, one_line
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.protocol import CLUSTER_MARK
@@ -33,18 +35,28 @@ STEP = "stop node"
 # An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. $2 is
 # empty, or the age of the wish in seconds: so the host's own clock alone tells whether its environment is newer. What
 # is removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
-_PURGE = """[ -e "$0/env" ] || [ -e "$0/install" ] || exit 0
-made=$(stat -c %Y "$0/env/ready" 2>/dev/null || stat -f %m "$0/env/ready" 2>/dev/null)
-if [ -n "$2" ] && [ "${made:-0}" -gt "$(($(date +%s) - $2))" ]; then echo "ht:newer"; exit 0; fi
-here=$(unset CDPATH; cd "$0" && pwd) || exit 0
-for place in $(grep -slzx "$1=$here" /proc/[0-9]*/environ 2>/dev/null); do
-  process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
-done
-size=$(du -skc "$0/env" "$0/install" 2>/dev/null | tail -n 1 | cut -f 1)
-rm -f "$0/env/ready"; rm -rf "$0/env" "$0/install" "$0/agent" "$0/profiles" || exit 1
-echo "ht:size $size"
+_PURGE = """here=$(unset CDPATH; cd "$0" 2>/dev/null && pwd) || exit 0
+if [ -e "$0/env" ] || [ -e "$0/install" ]; then
+  made=$(stat -c %Y "$0/env/ready" 2>/dev/null || stat -f %m "$0/env/ready" 2>/dev/null)
+  if [ -n "$2" ] && [ "${made:-0}" -gt "$(($(date +%s) - $2))" ]; then echo "ht:newer"; exit 0; fi
+  for place in $(grep -slzx "$1=$here" /proc/[0-9]*/environ 2>/dev/null); do
+    process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
+  done
+  size=$(du -skc "$0/env" "$0/install" 2>/dev/null | tail -n 1 | cut -f 1)
+  rm -f "$0/env/ready"; rm -rf "$0/env" "$0/install" || exit 1
+  echo "ht:size $size"
+fi
+gone() { [ -e "$1" ] || return 0; rm -rf "$1" || exit 1; echo "ht:gone ${1##*/}"; }
+gone "$0/agent"; gone "$0/profiles"
 rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
 """
+_LIST = 'cd "$0" 2>/dev/null || exit 0; for name in .[!.]* *; do [ -e "$name" ] && echo "ht:kept $name"; done; exit 0'
+_KINDS = {"env": "environment", "install": "environment", "runs": RUNS, "agent": AGENT, "profiles": "measurements"}
+"""What the folders are called that stay: the agent reads the runs, measurements are for plans."""
+
+_MOST_KEPT = 50
+"""Names in a cluster's folder that are told; ours are fewer."""
+
 _AGENT_NOT_REMOVED = 95
 """Exit status of the clean-up if the agent's files stay, or were not there."""
 
@@ -111,6 +123,8 @@ async def tear_down(
     stopped = [host for host, report in found.items() if not report.leftovers and not report.unseen]
     due = {host: everything[host] for host in stopped if host in wishes}
     whole = _joined([*found.values(), await purge(cluster, due, wishes, environments, emit)])
+    kept = await asyncio.gather(*(_kept(cluster, everything[host]) for host in stopped))
+    whole = replace(whole, kept=tuple(entry for entries in kept for entry in entries))
     if not whole.leftovers and not ledger.others():
         ledger.forget_token()
     left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
@@ -229,10 +243,31 @@ async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple
     if done.stdout.last("ht:newer") is not None:
         return None
     size = (done.stdout.last("ht:size ") or "").removeprefix("ht:size ").strip()
+    folder, host = agent.home_folder(cluster), transport.host
+    gone = tuple(HostItem(host=host, kind="folder", detail=f"{folder}/{name}") for name in _named(done.stdout, "gone"))
     if not size.isdecimal() or len(size) > 15:
+        return gone
+    detail = f"{folder}/env ({int(size) / 1e6:,.1f} GB)"
+    return (HostItem(host=host, kind="environment", detail=detail), *gone)
+
+
+async def _kept(cluster: str, transport: Transport) -> tuple[HostItem, ...]:
+    """What there is in the cluster's folder on a host that was cleaned; nothing of one that can't be asked any more."""
+    try:
+        done = await transport.run(["sh", "-c", _LIST, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
+    except HostError:
         return ()
-    detail = f"{agent.home_folder(cluster)}/env ({int(size) / 1e6:,.1f} GB)"
-    return (HostItem(host=transport.host, kind="environment", detail=detail),)
+    folder = agent.home_folder(cluster)
+    return tuple(
+        HostItem(host=transport.host, kind=_KINDS.get(name, "folder"), detail=f"{folder}/{name}")
+        for name in _named(done.stdout, "kept")
+    )
+
+
+def _named(output: HostText, word: str) -> list[str]:
+    """The names that a script of ours printed after ``ht:word``."""
+    lines = (line for line in output.raw.splitlines() if line.startswith(f"ht:{word} "))
+    return [one_line(line.partition(" ")[2]) for line in itertools.islice(lines, _MOST_KEPT)]
 
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
@@ -261,7 +296,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     script = (
         f'test -d "$0" || exit {_AGENT_NOT_REMOVED}\n'
         'rm -rf "$0"/agent.new.* "$0"/agent.old.* "$0/agent.lock" "$0/token" "$0"/token.* "$0"/tls.pem*'
-        ' "$0"/authority.pem* "$0/processes" "$0/logs" || exit 1\n'
+        ' "$0"/authority.pem* "$0/processes" "$0/logs" "$0/plans" || exit 1\n'
         f'rmdir "$0/runs" 2>/dev/null; if [ -e "$0/runs" ]; then exit {_AGENT_NOT_REMOVED}; fi\n'
         f'if [ -e "$0/agent" ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf "$0/agent" || exit 1\n'
         'rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'

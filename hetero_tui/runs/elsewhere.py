@@ -43,6 +43,8 @@ class Elsewhere:
 
     def _has_new_run(self, run: str, state: State) -> bool:
         shown = state.run
+        if any(known.id == run and known.script for known in state.runs or ()):
+            return False  # a script, or a sweep, is listed and not followed
         if not run or shown is None or (shown.run != run and shown.state.final):
             return bool(run)
         # A coordinator goes on for a moment after its last event; later than that, its run goes on again.

@@ -174,7 +174,8 @@ class FleetRecovery:
         fleet = self._fleet
         host, summary = await resume(fleet, run, settings=settings, cause=cause, seen=seen)
         self._moved(host)
-        fleet.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STARTING))
+        changed = events.RunChanged(run=summary.id, job=summary.job, state=RunState.STARTING, history=summary.seq)
+        fleet.emit(changed)
         return host, summary
 
     async def _resume_unless_another_did(self, run: str, cause: str = "", seen: Seen | None = None) -> str:

@@ -37,7 +37,7 @@ from hetero_tui.ui.plain import has_signs
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
-from hetero_tui.ui.terminal import enduring
+from hetero_tui.ui.terminal import choose_scroll_bars, enduring
 from hetero_tui.ui.theme import theme_of
 from hetero_tui.ui.view import Drawn, View
 
@@ -147,7 +147,9 @@ class HeteroApp(MachineActions):
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
-        self.set_class(preferences.ascii or not has_signs(sys.__stderr__), "plain")  # Textual draws on stderr
+        is_plain = preferences.ascii or not has_signs(sys.__stderr__)  # Textual draws on stderr
+        self.set_class(is_plain, "plain")
+        choose_scroll_bars(plain=is_plain)
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------

@@ -154,8 +154,10 @@ def _fleet_places(state: State, busy: str, now: float, palette: Palette) -> list
 
 def _absent(state: State) -> list[str]:
     """The hosts that do not train, by why: the worst first."""
-    counts = [(sum(host.state is why for host in state.hosts), word) for why, word in _ABSENT.items()]
-    return [f"{count} {word}" for count, word in counts if count]
+    unseen = [host.name for host in state.hosts if state.trains_unseen(host)]
+    others = [host for host in state.hosts if host.name not in unseen]
+    counts = [(sum(host.state is why for host in others), word) for why, word in _ABSENT.items()]
+    return [f"{count} {word}" for count, word in (*counts, (len(unseen), "not seen")) if count]
 
 
 def _grown(place: _Place, words: list[str], spare: int) -> _Place:
@@ -205,10 +207,11 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         bar = use_bar(done, _BAR, palette).append(f"{fmt.percent(done):>5}", style=palette.foreground)
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
     age = step_age(state, now)
-    style = _age_style(run, age, palette)
+    style = _age_style(state, now, palette)
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
     is_seen = not is_out_of_sight(state, now)
-    if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
+    is_stuck = makes_no_steps(state, now)
+    if age is not None and is_stuck:  # how long it will take is not known while it does not go on, nor how fast it is
         left = f"{'no step' if is_seen else 'not seen'} {fmt.duration(age)}"
     places.append(
         _Place(
@@ -219,7 +222,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             right=True,
         )
     )
-    speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
+    speed = "" if run.samples_per_second is None or is_stuck else fmt.throughput(run.samples_per_second)
     if not is_wide:
         speed = speed.replace(" samples", "")
     places.append(
@@ -235,9 +238,16 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
 
 def ending(run: RunView) -> str:
     """How a run ended: ``stopped at step 155``, ``finished``."""
+    if is_script(run):
+        return run.state.value
     if run.state is RunState.FINISHED:
         return f"finished, {fmt.plural(run.step, 'step')}"
     return f"{run.state} at step {run.step:,}" if run.step else f"{run.state} before its first step"
+
+
+def is_script(run: RunView) -> bool:
+    """Whether it is a script or a sweep: what it says of steps and samples is not meant so."""
+    return run.last_seq > 0 and not run.batch_size and not run.losses and run.plan is None
 
 
 def step_age(state: State, now: float) -> float | None:
@@ -259,11 +269,17 @@ def is_out_of_sight(state: State, now: float) -> bool:
     return head is not None and (head.state is HostState.UNREACHABLE or is_stale(head, now))
 
 
-def _age_style(run: RunView, age: float | None, palette: Palette) -> str:
-    step = run.step_seconds or 1.0
-    if age is None or age < max(_OLD, _OLD * step):
+def makes_no_steps(state: State, now: float) -> bool:
+    """Whether the last step is so old that its pace says nothing about now."""
+    age, run = step_age(state, now), state.run
+    return age is not None and run is not None and age >= max(_TOO_OLD, _TOO_OLD * (run.step_seconds or 1.0))
+
+
+def _age_style(state: State, now: float, palette: Palette) -> str:
+    age, run = step_age(state, now), state.run
+    if age is None or run is None or age < max(_OLD, _OLD * (run.step_seconds or 1.0)):
         return palette.foreground
-    return palette.warning if age >= max(_TOO_OLD, _TOO_OLD * step) else palette.muted
+    return palette.warning if makes_no_steps(state, now) else palette.muted
 
 
 def tabs_line(state: State, current: int, width: int, palette: Palette) -> Text:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import RunView, State
 from hetero_tui.ui.key_codes import CHARACTERS, TAKEN
 from remote_agent.states import RunState
+
+if TYPE_CHECKING:
+    from remote_agent.protocol import RunSummary
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
 VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs", LOGS: "Logs"}
@@ -168,9 +172,9 @@ RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
 
 
-def is_resumable(run: RunView) -> bool:
+def is_resumable(run: RunView | RunSummary) -> bool:
     """Whether a run that has ended can go on: before its first checkpoint there is nothing to go on from."""
-    return run.state in RESUMABLE and bool(run.checkpoint)
+    return run.state in RESUMABLE and run.checkpoint not in ("", None)
 
 
 def without(run: RunView, host: str) -> int:
@@ -225,15 +229,16 @@ def shown_keys(
     *,
     view: int = FLEET,
     keys: Sequence[Key] = KEYS,
-    run: RunView | None = None,
+    run: RunView | RunSummary | None = None,
 ) -> tuple[tuple[str, str, str], ...]:
     """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right.
 
-    ``more`` are keys beside the table's; they come right after the first. ``run`` is the one that the view shows, the
-    session's if None.
+    ``more`` are keys beside the table's; they come right after the first. ``run`` is the one that the view shows, or
+    that is marked in the list of runs; elsewhere the session's if None.
     """
     by_action = {key.action: key for key in keys}
-    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, run or state.run)]
+    about = run if run is not None or view == RUNS else state.run
+    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, about)]
     chosen = [by_action[action] for action in dict.fromkeys(wanted) if action in by_action]
     chosen = [key for key in chosen if view in key.views]
     chosen[1:1] = more
@@ -258,12 +263,12 @@ def _wanted_in(view: int, state: State) -> list[str]:
         return (["bring_back"] if back else []) + ["logs"]
     return {
         RUN: ["smooth", "scale", "zoom"],
-        RUNS: ["open", "mark", "compare", "resume", "logs"],
+        RUNS: ["open", "mark", "compare", "logs"],
         LOGS: ["follow", "source", "filter", "save"],
     }.get(view, [])
 
 
-def _wanted_anywhere(state: State, busy: str, shown: RunView | None) -> list[str]:
+def _wanted_anywhere(state: State, busy: str, shown: RunView | RunSummary | None) -> list[str]:
     if not state.hosts:
         return []
     live = state.run is not None and not state.run.state.final

@@ -16,7 +16,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
-from hetero_tui.ui.header import ending
+from hetero_tui.ui.header import ending, is_script
 from hetero_tui.ui.keys import is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -56,13 +56,13 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
     if run.state is RunState.FINISHED:
         if run.loss is not None:
-            facts.append(f"final loss {fmt.loss(run.loss)}")
+            facts.append(f"{'best' if is_script(run) else 'final'} loss {fmt.loss(run.loss)}")
     elif run.detail:
         facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
             facts.append(f"in {fmt.duration(run.seconds)}")
-        if run.checkpoint:
+        if run.checkpoint and not is_script(run):
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
     if is_resumable(run) and view.key_of("resume"):
         facts.append(f"{view.key_of('resume')} resumes it")
@@ -83,7 +83,9 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
         shown = look.RUN[RunState(run.state)]
         said = Text(f"{shown.glyph} ", style=shown.colour(palette))
         when = "" if run.started is None else fmt.day(run.started, view.now, view.zone)
-        said.append(f"{run.id}  {run.state}, {fmt.plural(run.step, 'step')}, loss {fmt.loss(run.loss)}  {when}")
+        steps = "" if run.script else f", {fmt.plural(run.step, 'step')}" if run.step else ", no step"
+        loss = "" if run.loss is None else f", loss {fmt.loss(run.loss)}"
+        said.append(f"{run.id}  {run.state}{steps}{loss}  {when}")
         said.stylize(palette.foreground, 2)
         lines.append(said)
     for line in lines:

@@ -254,7 +254,7 @@ class ViewActions(App[None]):
         for host in state.hosts:
             yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
         for run in reversed(state.listed_runs or ()):
-            about = f"Run, {run.state} at step {run.step:,}"
+            about = f"Run, {run.state}" + (f" at step {run.step:,}" if run.step and not run.script else "")
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
             )

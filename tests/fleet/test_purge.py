@@ -51,6 +51,32 @@ async def test_environments_go_with_purge_and_stay_without(machines: EmbeddedMac
         assert session._fleet.environments.entries() == ()
 
 
+async def test_a_purge_takes_all_but_the_runs_where_there_is_no_environment_too_and_what_stays_is_named(
+    machines: EmbeddedMachines,
+):
+    path, folder = machines.folder / "inventory.yaml", f"~/.hetero-tui/{machines.cluster}"
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        of_both = ("agent", "profiles", "plans/plan-1", "runs/digits-1")
+        there = {"fast": (*of_both, "env/lib", "install/uv"), "half": of_both, "quarter": ("profiles",)}
+        for host, names in there.items():
+            for name in names:
+                (machines.machine(host).home / ".hetero-tui" / machines.cluster / name).mkdir(parents=True)
+        report = await session.down()
+        assert report.leftovers == ()
+        assert left(machines, "half") == ["agent", "profiles", "runs"], "a plan that was cut off is of no use"
+        of_half = {(item.kind, item.detail) for item in report.kept if item.host == "half"}
+        names = {"agent": "agent", "measurements": "profiles", "runs": "runs"}
+        assert of_half == {(kind, f"{folder}/{name}") for kind, name in names.items()}
+        assert [item.kind for item in report.kept if item.host == "quarter"] == ["measurements"]
+
+        report = await session.down(purge=True)
+        assert report.leftovers == ()
+        assert (left(machines, "fast"), left(machines, "half"), left(machines, "quarter")) == (["runs"], ["runs"], [])
+        assert [(item.host, item.kind) for item in report.kept] == [("fast", "runs"), ("half", "runs")]
+        gone = {item.detail for item in report.removed if item.host == "half"}
+        assert {f"{folder}/agent", f"{folder}/profiles"} <= gone
+
+
 async def test_the_cluster_of_another_folder_that_has_the_same_name_stays_as_it_is(machines: EmbeddedMachines) -> None:
     whole = (machines.folder / "inventory.yaml").read_text().replace(", head: fast", "").splitlines()
     paths = [machines.folder / name / "inventory.yaml" for name in ("one", "two")]

@@ -429,6 +429,7 @@ def listed(state: State, now: float = NOW) -> State:
             iterations=step,
             parameters=40_602 if job == "digits" else 1_048_576,
             curve=tuple(loss_at(index * 20) for index in range(24)) if loss else (),
+            checkpoint=step if loss else None,
         )
         for run, job, word, step, loss, ago, took in runs
     )
@@ -447,6 +448,7 @@ def listed(state: State, now: float = NOW) -> State:
 def starting(now: float = NOW) -> State:
     """The cluster is up since a moment ago, and the run's workers are being started."""
     happened: list[ev.Event] = [
+        ev.ClusterChanged(time=now - 60, state=ClusterState.DOWN),
         ev.ClusterChanged(time=now - 30, state=ClusterState.STARTING, head="mercer"),
         ev.ClusterChanged(time=now - 19, state=ClusterState.UP, head="mercer"),
         ev.RunChanged(time=now - 18, run="text-7f3", job="text", state=RunState.STARTING),

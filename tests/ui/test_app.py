@@ -16,7 +16,7 @@ from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
-from hetero_tui.intents import TeardownReport
+from hetero_tui.intents import HostItem, TeardownReport
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import KEYS, QUIT, QUIT_FOR_GOOD, shown_keys
@@ -24,7 +24,7 @@ from hetero_tui.ui.screens.help import HelpScreen
 from hetero_tui.ui.screens.host import HostScreen
 from hetero_tui.ui.screens.host_key import HostKeyScreen
 from hetero_tui.ui.screens.main import MainScreen
-from hetero_tui.ui.screens.teardown import TeardownScreen
+from hetero_tui.ui.screens.teardown import TeardownScreen, outcome
 from hetero_tui.ui.screens.train import TrainScreen
 from hetero_tui.ui.widgets.events import EventLog
 from hetero_tui.ui.widgets.lines import Lines
@@ -787,3 +787,58 @@ async def test_an_order_that_was_given_can_be_hidden_and_is_not_said_to_be_cance
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert shown() == ["[ Cancel ]", "[ Train ]"], "it was refused, and can be given again"
+
+
+async def test_the_train_form_takes_no_key_until_its_order_is_answered(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.up(), session={"gate": gate, "failure": scenarios.refused()})
+
+    def typed() -> list[str]:
+        return [app.screen.query_one(name, Input).value for name in ("#job", "#settings")]
+
+    async with app.run_test() as pilot:
+        await pilot.press("t", "tab", *"seed=1", "enter")
+        await pilot.press(*"23", "backspace", "down", "down", "enter")
+        await pilot.pause()
+        assert (typed(), app.intents.asked) == (["digits", "seed=1"], [("train", "digits", {"seed": "1"})])
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.press("4")
+        assert typed() == ["digits", "seed=14"], "it was refused, and can be changed where it was left"
+
+
+async def test_a_teardown_names_what_it_keeps_and_how_that_is_removed(scenarios, open_app) -> None:
+    kept = tuple(
+        HostItem(host=host, kind=kind, detail=f"~/.hetero-tui/rc-lab/{name}")
+        for host in ("mercer", "crosby")
+        for kind, name in (("agent", "agent"), ("runs", "runs"), ("measurements", "profiles"))
+    )
+    app = open_app(scenarios.training(), session={"report": TeardownReport(kept=(*kept[:2], *kept[3:]))})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        said = " ".join(dialog_text(app).split())
+    assert "Left ✔ nothing runs; every machine was looked at" in said
+    assert "Kept on mercer: agent, runs on crosby: agent, runs, measurements `hetero-tui down --purge` removes" in said
+    assert said.endswith("`rm -r ~/.hetero-tui/rc-lab` on a host removes its runs, too")
+    assert outcome(TeardownReport(kept=kept)) == "Torn down: nothing runs; kept: agent, runs, measurements."
+
+
+def test_of_what_is_kept_no_way_is_named_that_does_not_remove_it() -> None:
+    runs = HostItem(host="nas", kind="runs", detail="~/.hetero-tui/lab/runs")
+    removal = "`rm -r ~/.hetero-tui/lab` on a host removes its runs, too"
+    assert TeardownReport(kept=(runs,)).kept_words == (
+        "kept on nas: runs (listed again after the next `up`)",
+        removal,
+    )
+    agent = replace(runs, kind="agent", detail="~/.hetero-tui/lab/agent")
+    assert TeardownReport(kept=(agent, runs)).kept_words == (
+        "kept on nas: agent, runs",
+        "`hetero-tui down --purge` removes all but the runs",
+        removal,
+    )
+    other = TeardownReport(kept=(replace(runs, kind="folder", detail="~/.hetero-tui/lab/mine"),))
+    assert other.kept_words[1:] == ("`rm -r ~/.hetero-tui/lab` on a host removes the rest",)
+    assert TeardownReport().kept_words == ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
 from textual.widgets import Input, Static
 
+from hetero_tui.errors import UsageError
 from hetero_tui.inventory.file import load
 from hetero_tui.machines import Machines, fields_of
 from hetero_tui.ui.screens.check import CheckScreen
@@ -117,6 +119,31 @@ async def test_the_marked_machine_is_changed_and_comments_stay(inventory, scenar
     line = "  mercer: {address: mercer.local, port: 2222, cpus: 3, devices: [cuda:0, cpu]}  # the old one"
     assert sorted(inventory.read_text().splitlines()[2]) == sorted(line)
     assert inventory.read_text().splitlines()[3:] == FILE.splitlines()[3:]
+
+
+async def test_the_form_of_a_machine_takes_no_key_while_the_machine_is_looked_at(
+    inventory, scenarios, open_app, monkeypatch
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def look(*_, **__):
+        asked.set()
+        await answer.wait()
+        raise UsageError("not now", step="look")
+
+    monkeypatch.setattr(Machines, "look", look)
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("a", *"me@pi.local", "enter")
+        await asyncio.wait_for(asked.wait(), 10)
+        await pilot.press(*"2", "backspace", "backspace")
+        assert app.screen.query_one("#target", Input).value == "me@pi.local"
+        answer.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "not now" in said(app)
+        await pilot.press("2")
+        assert app.screen.query_one("#target", Input).value == "me@pi.local2"
 
 
 async def test_a_machine_is_taken_out_after_a_question_and_not_while_another_needs_it(

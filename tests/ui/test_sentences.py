@@ -16,9 +16,11 @@ from rich.cells import cell_len
 from hetero_tui.events import HostLost, HostSampled, HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.intents import TeardownPreview
+from hetero_tui.reports import run_rows
 from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
-from hetero_tui.ui.cells import state_words
+from hetero_tui.ui.cells import host_line, state_words
+from hetero_tui.ui.columns import choose
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import header_line
@@ -31,6 +33,7 @@ from hetero_tui.ui.train_form import foot
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.faults import _cells as fault_cells
 from hetero_tui.ui.views.faults import foot as faults_foot
+from hetero_tui.ui.views.runs import _cells as run_cells
 from remote_agent import protocol
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
@@ -181,6 +184,8 @@ def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, l
     said = header_line(heard_of(scenarios, later), "", scenarios.NOW + later, UTC, 80, DARK).plain
     assert left in said
     assert ("left" in said) == (later == 0.0)
+    said = header_line(heard_of(scenarios, later), "", scenarios.NOW + later, UTC, 200, DARK).plain
+    assert ("518 samples/s" in said) == (later == 0.0), "that is how fast it was"
 
 
 @pytest.mark.parametrize(("why", "later"), [("asleep", 28_800.0), ("cable", 30.0)])
@@ -221,6 +226,28 @@ def test_a_large_number_of_steps_takes_no_run_and_no_time_out_of_a_narrow_header
         said = header_line(state, "", scenarios.NOW, UTC, width, DARK).plain
         assert words in said, said
         assert " left" in said, said
+
+
+def test_a_host_that_only_this_computer_does_not_reach_is_counted_as_training(scenarios) -> None:
+    """The run's own events come from the head: crosby still makes its part of each step."""
+    now = scenarios.NOW
+    state = apply(scenarios.training(), HostLost(time=now, host="crosby", cause="no answer for 15 s"))
+    said = header_line(state, "", now, UTC, 200, DARK).plain
+    assert "◐ training 3/4    1 away, 1 not seen" in said
+    columns = choose(150, ("mercer",))
+    lines = {host.name: host_line(host, state.run, columns, now, DARK).plain for host in state.hosts}
+    assert ("unreachable" in lines["crosby"], "41%" in lines["crosby"]) == (True, True)
+    lost = protocol.WorkerLost(
+        seq=state.run.last_seq + 1,
+        time=now,
+        worker="crosby/cuda:0",
+        host="crosby",
+        device="cuda:0",
+        step=1204,
+        cause="x",
+    )
+    state = apply(state, RunProgressed(run="text-7f3", event=lost))
+    assert "◐ training 2/4    2 away" in header_line(state, "", now, UTC, 120, DARK).plain
 
 
 def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
@@ -478,3 +505,46 @@ def test_the_foot_of_the_train_form_is_cut_at_no_word(width) -> None:
     assert whole.startswith(said)
     assert whole[len(said) :] == "" or whole[len(said) :].startswith(", ")
     assert len(said) <= max(width, len("0 of 0 hosts ready"))
+
+
+def test_of_a_run_that_makes_no_steps_of_its_own_none_are_counted(scenarios) -> None:
+    known = {"job": "digits", "step": 0, "loss": None, "started": scenarios.NOW - 90, "host": "mercer"}
+    runs = (
+        RunSummary(id="sweep-1", state=RunState.RUNNING, script=True, **known),
+        RunSummary(id="digits-1", state=RunState.FAILED, **known),
+    )
+    state = replace(scenarios.up(), runs=runs)
+    said = [line.plain for line in idle_lines(view_of(state, scenarios), 80, 4)]
+    assert [line.rpartition("  ")[0] for line in said[1:]] == ["✕ digits-1  failed, no step", "● sweep-1  running"]
+    assert [cell.plain for cell in run_cells(runs[0], (), view_of(state, scenarios))[3:5]] == ["-", "-"]
+    assert run_rows((("mercer", runs[0]),))[0][3:6] == ["-", "-", "-"]
+    assert run_rows((("mercer", runs[1]),))[0][3:6] == ["0", "n/a", "n/a"]
+    swept = replace(runs[0], state=RunState.FINISHED, step=20, loss=0.25)  # of 20 trials the best
+    assert run_rows((("mercer", swept),))[0][3:6] == ["-", "0.2500", "-"]
+    said = [line.plain for line in idle_lines(view_of(replace(state, runs=(swept,)), scenarios), 80, 4)]
+    assert said[1].startswith("✔ sweep-1  finished, loss 0.250  ")
+
+
+def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials(scenarios) -> None:
+    about = {"run": "sweep-1", "job": "digits", "host": "mercer", "iterations": 0, "batch_size": 0, "parameters": 0}
+    begun = protocol.RunStarted(seq=1, time=scenarios.NOW - 60, **about)
+    ended = protocol.RunFinished(
+        seq=2, time=scenarios.NOW, steps=20, samples=0, final_loss=0.25, samples_per_second=0.0, checkpoint=""
+    )
+    state = scenarios.fold(State(cluster="lab"), [RunProgressed(run="sweep-1", event=begun)])
+    assert state.run is not None
+    assert state.run.detail == ""
+    state = apply(state, RunProgressed(run="sweep-1", event=ended))
+    said = outcome_line(state.run, 100, view_of(state, scenarios)).plain.split("   ")
+    assert said == [" ✔ sweep-1 finished", "best loss 0.250", "in 1 min"]
+
+
+def test_a_run_on_a_machine_that_does_not_answer_is_not_timed_as_if_it_went_on(scenarios) -> None:
+    run = RunSummary(
+        id="sweep-1", job="digits", state=RunState.RUNNING, step=0, loss=None, started=scenarios.NOW - 90, host="nas"
+    )
+    took = []
+    for state in (scenarios.up(), scenarios.training()):  # nas answers, and is away
+        *_, cell, _ = run_cells(run, (), view_of(replace(state, runs=(run,)), scenarios))
+        took.append(cell.plain)
+    assert took == ["1 min", "n/a"]

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
+from hetero_tui.calls import call_for
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
@@ -20,7 +21,7 @@ from hetero_tui.launcher import changes_of
 from hetero_tui.state import WORKERS, Behind, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.draw.phases import phases_lines, start_title
+from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
 from hetero_tui.ui.palette import DARK
@@ -36,6 +37,7 @@ from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 
 def text_of(app) -> str:
@@ -113,9 +115,16 @@ async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing
             await pilot.press(view)
             said = text_of(app)
             assert words in said
+            assert "no step yet" not in said
         await pilot.press("1", "s")
         await pilot.pause()
         assert "with a checkpoint" in str(app.screen.query_one("#text", Static).render())
+
+
+def test_a_history_without_a_step_is_not_counted_in_steps() -> None:
+    run = RunView(run="text-1", job="text")
+    assert catching_up_words(run, Behind(seq=3, step=0)) == "catching up"
+    assert catching_up_words(run, Behind(seq=90, step=80)) == "catching up: step 0 of 80"
 
 
 def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
@@ -184,6 +193,26 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
         row = app.main.pane.table.rows.lines[0].plain.split()
         assert row[1:6] == ["mercer", "cuda:0", "46%", "64", "1,420/s"]
         assert "A step is link-bound: macbook" in text_of(app)
+
+
+async def test_while_a_run_is_resumed_neither_its_former_plan_nor_its_former_workers_are_shown(
+    scenarios, open_app
+) -> None:
+    state = scenarios.failed()
+    seq = state.run.last_seq
+    back = protocol.RunResumed(seq=seq + 1, time=scenarios.NOW, step=1000, host="mercer", checkpoint="/c")
+    begun = replace(state.run, state=RunState.STARTING, ended=None)
+    state = apply(replace(state, run=begun), ev.RunProgressed(run="text-7f3", event=back))
+    app = open_app(state)
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "lost, tried again" not in text_of(app)
+        await pilot.press("3")
+        await pilot.pause()
+        assert "text-7f3 has no plan yet; workers" in text_of(app)
+        plan = replace(state.run.plan, seq=seq + 2, time=scenarios.NOW)
+        app.intents.change(apply(state, ev.RunProgressed(run="text-7f3", event=plan)))
+        app.redraw()
+        assert title_of(app, "plan").startswith("text-7f3: sync, a step predicted")
 
 
 async def test_the_plan_also_shows_who_joined_later(scenarios, open_app) -> None:
@@ -287,6 +316,21 @@ async def test_what_a_narrow_terminal_has_no_column_for_is_said_of_the_marked_fa
         assert said in text_of(app).replace("\n", " ")
 
 
+async def test_a_run_that_failed_before_its_first_step_is_not_waited_for(scenarios, open_app) -> None:
+    state = scenarios.starting()
+    failed = protocol.RunFailed(seq=2, time=scenarios.NOW, step=0, host="mercer", cause="no memory")
+    state = apply(state, ev.RunProgressed(run="text-7f3", event=failed))
+    assert state.log[-1].text == "text-7f3 failed on mercer before its first step: no memory"
+    assert call_for(scenarios.starting(), state)[1] == "text-7f3 failed before its first step: no memory"
+    for size in ((80, 24), (200, 60)):
+        app = open_app(state)
+        async with app.run_test(size=size) as pilot:
+            assert "it made no step" in text_of(app)
+            assert "yet" not in text_of(app)
+            await pilot.press("4")
+            assert "No fault." in text_of(app)
+
+
 async def test_of_a_run_that_is_over_nothing_is_said_to_go_on(scenarios, open_app) -> None:
     app = open_app(scenarios.torn_down())
     async with app.run_test(size=(120, 40)) as pilot:
@@ -306,6 +350,23 @@ async def test_a_log_line_that_is_wider_than_the_view_goes_on_below(scenarios, o
         await app.workers.wait_for_complete()
         app.redraw()
         assert "INFO plan: mercer 52, crosby 48, macbook 28, nas\n" + 28 * " " + "12\n" in text_of(app)
+
+
+def test_a_log_shows_our_own_decisions_as_sentences_and_warnings_in_their_colour(scenarios) -> None:
+    module = "remote_agent.training.coordinator.recovery.membership"
+    lines = [
+        scenarios.log_line("nas", "coordinator", 3, f"INFO {module}: step 9: nas/cpu: no memory; it leaves the run"),
+        scenarios.log_line("nas", "coordinator", 2, f"WARNING {module}: slow"),
+        scenarios.log_line("nas", "cpu", 1, "INFO mine: as the user wrote it"),
+    ]
+    view = View(state=scenarios.up(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    said = log_lines(lines, view, 120)
+    assert [line.plain.partition("  ")[0].partition("coordinator ")[2] or line.plain for line in said[:2]] == [
+        "step 9: nas/cpu: no memory; it leaves the run",
+        "WARNING slow",
+    ]
+    assert said[2].plain.endswith("INFO mine: as the user wrote it")
+    assert [str(line.spans[-1].style) for line in said] == [DARK.foreground, DARK.warning, DARK.foreground]
 
 
 async def test_a_host_is_drained_with_a_key(scenarios, open_app) -> None:
@@ -342,6 +403,21 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         await pilot.press("up", "r")
         await app.workers.wait_for_complete()
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=str)
+async def test_a_long_name_of_a_run_keeps_its_ends_in_the_list(size, scenarios, open_app) -> None:
+    state = scenarios.listed(scenarios.up())
+    names = ("sweep-digits-6e0d", "a-job-with-a-very-long-name-77ab")
+    runs = tuple(replace(run, id=name) for run, name in zip(state.runs, names, strict=False))
+    app = open_app(replace(state, runs=runs))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        rows = app.main.pane.table.rows.text
+        assert "sweep-digits-6e0d " in rows
+        assert "a-job-wit…name-77ab " in rows
+        assert "stopped" in rows
 
 
 async def test_the_list_of_runs_says_whose_runs_it_may_lack(scenarios, open_app) -> None:
@@ -559,6 +635,17 @@ async def test_a_terminal_whose_encoding_lacks_our_signs_gets_plain_characters(
     assert written.getvalue() == "? ü ?".encode("latin-1"), "no cell more than there were"
     monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(written, encoding="utf-8"))
     assert not open_app(scenarios.training()).has_class("plain")
+
+
+async def test_with_plain_characters_dialogs_are_of_ascii_too(scenarios, open_app) -> None:
+    app = open_app(scenarios.faulty(), preferences=Preferences(ascii=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for keys in (("question_mark",), ("enter",), ("D", "right", "enter"), ("i",)):
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert app.screen is not app.main
+            assert {sign for sign in seen(app) if not sign.isascii()} == set()
+            await pilot.press("escape")
 
 
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:

@@ -101,6 +101,28 @@ async def test_a_marked_run_that_is_finished_is_not_resumed(scenarios, open_app)
         assert toasts(app) == ["digits-4b26 is finished. Press t to train anew."]
 
 
+async def test_the_list_of_runs_offers_to_resume_the_marked_one_only_if_that_can_go_on(scenarios, open_app) -> None:
+    """The first one failed before its first checkpoint, the second was stopped, the last is finished."""
+    app = open_app(scenarios.listed(scenarios.up()))
+    offered = []
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await app.workers.wait_for_complete()
+        for _ in range(3):
+            foot = app.main.pane.query_one("#foot", Lines).text
+            offered.append((app.main.pane.table.rows.marked, "r resume" in text_of(app, "keys"), "r resumes" in foot))
+            await pilot.press("down")
+            await pilot.pause()
+        assert offered == [("text-91aa", False, False), ("text-e2c0", True, True), ("digits-4b26", False, False)]
+        app.intents.change(scenarios.listed(scenarios.training()))
+        await pilot.press("up")
+        await pilot.pause()
+        assert app.main.pane.table.rows.marked == "text-e2c0"
+        assert "resume" not in text_of(app, "keys") + app.main.pane.query_one("#foot", Lines).text, (
+            "another one goes on"
+        )
+
+
 async def test_no_host_is_brought_back_into_a_run_of_the_past(scenarios, open_app) -> None:
     app = open_app(scenarios.faulty())
     async with app.run_test(size=(120, 40)) as pilot:

@@ -27,10 +27,10 @@ _MIN_WITH_TICKS = 6
 Points = Sequence[tuple[int, float]]
 
 
-def loss_blocks(points: Points, width: int, palette: Palette) -> Text:
+def loss_blocks(points: Points, width: int, palette: Palette, none: str = "no step yet") -> Text:
     """The whole curve in one line: first and last loss with blocks between them."""
     if not points:
-        return Text("no step yet", style=palette.muted)
+        return Text(none, style=palette.muted)
     first, last = fmt.loss(points[0][1]), fmt.loss(points[-1][1])
     room = width - len(first) - len(last) - 2
     line = Text(f"{first} ", style=palette.muted)
@@ -48,6 +48,7 @@ def curve(
     label: Callable[[float], str] = fmt.loss,
     *,
     logarithmic: bool = False,
+    none: str = "no step yet",
 ) -> list[Text]:
     """The curve as ``height`` lines of ``width`` cells: axis labels at the left, the steps below, then the faults.
 
@@ -59,8 +60,8 @@ def curve(
         palette: Colours.
         label: How a value is written at the axis.
         logarithmic: The axis; values that are not positive are left out then.
+        none: What is said where there are no points.
     """
-    none = "no step yet"
     if logarithmic and points:
         none = "no positive loss to draw on a log scale"
         points = [(step, math.log10(value)) for step, value in points if value > 0]

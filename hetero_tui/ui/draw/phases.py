@@ -73,7 +73,8 @@ def how_it_starts(run: RunView) -> str:
 
 def catching_up_words(run: RunView, behind: Behind) -> str:
     """How far the history of a run that was attached to has been read."""
-    return f"catching up: step {min(run.step, behind.step):,} of {behind.step:,}"
+    steps = f": step {min(run.step, behind.step):,} of {behind.step:,}" if behind.step else ""
+    return f"catching up{steps}"
 
 
 def phases_lines(state: State, now: float, width: int, palette: Palette) -> list[Text]:

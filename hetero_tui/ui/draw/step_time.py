@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from remote_agent.protocol import WorkerStep
 
 
+NOT_YET = "no step yet"
+"""Where there is nothing to draw."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerTime:
     """One worker's part of a step in seconds; ``parts`` are in the order of :data:`~hetero_tui.ui.draw.bars.PARTS`.
 
-    ``word`` says why it has none just now: lost, drained, benched.
+    ``word`` says why it has none just now: lost, drained, benched, joined a moment ago.
     """
 
     worker: str
@@ -44,16 +49,26 @@ class WorkerTime:
 
 
 def recent_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """Means over the recent steps that each worker took part in, in the order of the first plan."""
-    return _times(run, [step.workers for step in run.recent])
+    """Means over the recent steps with the shares of now that each worker took part in, in the order of the plan."""
+    return _times(run, [step.workers for step in run.steady])
 
 
 def last_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """The last step alone."""
-    return _times(run, [run.recent[-1].workers] if run.recent else [])
+    """The last step alone, with the shares that it had: the workers' shares and states may be others by now."""
+    parts = run.recent[-1].workers if run.recent else ()
+    total = sum(part.samples for part in parts) or 1
+    had: Counter[str] = Counter()
+    for part in parts:
+        had[part.worker] += part.samples
+    return _times(run, [parts], None if run.stages else {worker: samples / total for worker, samples in had.items()})
 
 
-def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerTime, ...]:
+def _times(
+    run: RunView, steps: Sequence[Sequence[WorkerStep]], had: Mapping[str, float] | None = None
+) -> tuple[WorkerTime, ...]:
+    """``had`` are the workers' shares at that time; None: those of now."""
+    if run.is_starting and not run.recent:
+        return ()  # where its workers stand is of the time before it was resumed
     by_worker: dict[str, list[WorkerStep]] = {}
     for step in steps:
         for part in step:
@@ -63,11 +78,14 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     for worker in run.workers:
         taken = by_worker.get(worker.worker)
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        word = _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
+        took_part = had is not None and worker.worker in had
+        word = "" if took_part else _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
         if not taken and not word:
-            continue
+            if not run.recent:
+                continue
+            word = NOT_YET  # it joined a moment ago
         parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
-        name, share = worker.worker, worker.fraction
+        name, share = worker.worker, worker.fraction if had is None else had.get(worker.worker, 0.0)
         times.append(WorkerTime(worker=name, label=label, host=worker.host, fraction=share, parts=parts, word=word))
     return tuple(times)
 
@@ -80,6 +98,8 @@ def _word_of(worker: WorkerView, *, is_over: bool, staged: bool) -> str:
     if worker.is_coming:
         return "coming back"
     none = "holds no blocks, a step is shorter so" if staged else "too slow just now"
+    if is_over:
+        none = "held no blocks at the end" if staged else "was too slow at the end"
     return "" if worker.samples else none
 
 
@@ -113,14 +133,21 @@ def verdict(times: Sequence[WorkerTime]) -> str:
 
 
 def step_time_lines(
-    times: Sequence[WorkerTime], width: int, height: int, palette: Palette, *, staged: bool = False
+    times: Sequence[WorkerTime],
+    width: int,
+    height: int,
+    palette: Palette,
+    *,
+    staged: bool = False,
+    none: str = NOT_YET,
 ) -> list[Text]:
     """A bar for each worker and a legend in ``height`` lines of ``width`` cells, with air between where there is room.
 
     Where not all workers fit, those that wait least are shown: they set the pace. ``staged``: they are a pipeline's.
+    ``none``: what is said where there is no worker.
     """
     if not times or height < 2:
-        return [Text("no step yet", style=palette.muted)]
+        return [Text(none, style=palette.muted)]
     rows = height - 1
     shown: Sequence[WorkerTime] = times
     if len(times) > rows:
@@ -135,10 +162,12 @@ def step_time_lines(
     return lines[:height]
 
 
-def timeline_lines(times: Sequence[WorkerTime], width: int, height: int, palette: Palette) -> list[Text]:
+def timeline_lines(
+    times: Sequence[WorkerTime], width: int, height: int, palette: Palette, none: str = NOT_YET
+) -> list[Text]:
     """The last step from its start to its end, a line a worker, above an axis in milliseconds."""
     if not times or height < 2:
-        return [Text("no step yet", style=palette.muted)]
+        return [Text(none, style=palette.muted)]
     bars = _bars(times[: height - 1], width, palette, airy=len(times) * 2 - 1 <= height - 1)
     left, right = _label_width(times) + 7, 10
     room = max(1, width - left - right)

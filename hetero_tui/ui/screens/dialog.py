@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
+from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.view import View
 
 _STYLES: list[str | PurePath] = [Path(__file__).parent.with_name("dialogs.tcss")]
@@ -60,6 +61,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self._title = title
         self._has_fields = False
         self._early = 0  # fields that were to be passed over before there was any
+        self._left: Input | None = None  # the field that had the focus when all were held
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
@@ -103,6 +105,18 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         else:
             self.focus_previous()
 
+    def hold(self, is_under_way: bool) -> None:
+        """Let no field take a key while its order is under way: what is shown is what was ordered."""
+        if is_under_way:
+            self._left = self.focused if isinstance(self.focused, Input) else None
+            self.set_focus(None)
+            if self._left is not None:
+                self._left.select_on_focus = False  # what was typed is corrected there, and not typed anew
+        for field in self.query(Input):
+            field.disabled = is_under_way
+        if not is_under_way and self._left is not None and self.focused is None:
+            self._left.focus()
+
     def on_resize(self) -> None:
         self.draw(self.view())
 
@@ -120,8 +134,13 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             room = max(1, height - _AROUND + (2 if is_low else 0))
             if body.styles.max_height is None or body.styles.max_height.value != room:
                 body.styles.max_height = room
-        text = Text("\n").join(self.text(view, self.room))
-        shown = self.query_one("#text", Static)
+        self.show("#text", Text("\n").join(self.text(view, self.room)))
+
+    def show(self, name: str, text: Text) -> None:
+        """Show a text where it changed, in ASCII on a terminal that has no more."""
+        if self.app.has_class("plain"):
+            text = Text(to_ascii(text.plain), text.style, spans=text.spans)
+        shown = self.query_one(name, Static)
         if shown.content != text:
             shown.update(text)
 

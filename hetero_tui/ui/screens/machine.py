@@ -156,9 +156,7 @@ class MachineScreen(Dialog[None]):
         said = self.text(view, self.room)
         body = self.query_one("#body")
         body.styles.max_height = max(1, self.app.size.height - _AROUND - len(said) + is_low)
-        shown, text = self.query_one("#text", Static), Text("\n").join(said)
-        if shown.content != text:
-            shown.update(text)
+        self.show("#text", Text("\n").join(said))
 
     def _values(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}
@@ -191,7 +189,9 @@ class MachineScreen(Dialog[None]):
         self._mistakes = self._form.mistakes_in(self._machine, values, is_new=not self._changed) if is_begun else ()
         self.draw(self.view())
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.value != event.value:  # a key that came after Enter is none of the order
+            event.input.value = event.value
         self._send()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -210,6 +210,7 @@ class MachineScreen(Dialog[None]):
             return
         order = MachineOrder(name=self._machine, typed=self._values(), is_wanted_anyway=is_wanted_anyway)
         self._is_under_way, self._refusal = True, ""
+        self.hold(True)
         self.draw(self.view())
         self.run_worker(self._written(order), exit_on_error=False)
 
@@ -222,5 +223,6 @@ class MachineScreen(Dialog[None]):
             self.dismiss(None)
             return
         self._refusal = refusal
+        self.hold(False)
         self._offer(anyway=True)
         self.draw(self.view())

@@ -94,6 +94,7 @@ class MainScreen(Screen[None]):
             line.display = bool(tabs)
         if tabs:
             line.show([tabs_line(state, self.number, width, palette)])
+        self.pane.draw(view, width, max(1, height - 2 - tabs))
         keys = shown_keys(
             state,
             view.busy,
@@ -101,10 +102,9 @@ class MainScreen(Screen[None]):
             view.more_keys,
             view=self.number,
             keys=view.keys,
-            run=view.run,
+            run=self.pane.about(view),
         )
         self.query_one("#keys", Lines).show([keys_line(keys, width, palette)])
-        self.pane.draw(view, width, max(1, height - 2 - tabs))
 
     def on_table_filtered(self) -> None:
         self._redraw()

@@ -67,7 +67,7 @@ class TeardownScreen(Dialog[None]):
         if self._failure:
             return [*_set([("Failed", self._failure, palette.bad)], width, palette)]
         if self._report is not None:
-            return report_lines(self._report, width, palette)
+            return report_lines(self._report, width, palette, demo=view.quit_key is QUIT_FOR_GOOD)
         if self._began is not None:
             return progress_lines(view, self._began, palette)
         self._preview = self._look()
@@ -87,7 +87,8 @@ def question_lines(
         paragraphs.append(("" if index else "Will stop", stop, palette.foreground))
     if not preview.stops:
         paragraphs.append(("Will stop", "nothing is known to run; every machine is looked at", palette.foreground))
-    stays = "the runs' records and checkpoints, " + ("until the demo ends" if demo else "and every Python environment")
+    stays = "the runs' records and checkpoints, "
+    stays += "until the demo ends" if demo else "measurements, and every Python environment"
     paragraphs.append(("Will stay", stays, palette.muted))
     if preview.unreachable:
         names = ", ".join(preview.unreachable)
@@ -107,8 +108,8 @@ def progress_lines(view: View, began: float, palette: Palette) -> list[Text]:
     return [*lines]
 
 
-def report_lines(report: TeardownReport, width: int, palette: Palette) -> list[Text]:
-    """What was removed, a line a host, and everything that is left."""
+def report_lines(report: TeardownReport, width: int, palette: Palette, *, demo: bool = False) -> list[Text]:
+    """What was removed, a line a host, everything that is left, and what is kept; by a ``demo`` only for as long."""
     paragraphs: list[Paragraph] = []
     by_host: dict[str, Counter[str]] = {}
     for removed in report.removed:
@@ -121,7 +122,11 @@ def report_lines(report: TeardownReport, width: int, palette: Palette) -> list[T
         paragraphs.append(("" if index else "Left", said, palette.bad))
     if not report.leftovers:
         seen = "every machine was looked at" if not report.unseen else "the other machines were looked at"
-        paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} nothing; {seen}", palette.accent))
+        none = "nothing runs" if report.kept else "nothing"
+        paragraphs.append(("Left", f"{look.LEVEL[Level.GOOD].glyph} {none}; {seen}", palette.accent))
+    kept = ("the runs' records and checkpoints, until the demo ends",) if demo and report.kept else report.kept_words
+    for index, words in enumerate(kept):
+        paragraphs.append(("" if index else "Kept", words.removeprefix("kept "), palette.muted))
     if report.unseen:
         said = f"{', '.join(report.unseen)}: no answer; nothing was started there from this computer"
         paragraphs.append(("Not seen", said, palette.warning))
@@ -134,7 +139,8 @@ def outcome(report: TeardownReport) -> str:
     if left:
         return f"Torn down, but {'1 thing is' if left == 1 else f'{left} things are'} left: see hetero-tui down."
     unseen = f"; not looked at, as there was no answer: {', '.join(report.unseen)}" if report.unseen else ""
-    return f"Torn down: nothing is left{unseen}."
+    kept = ", ".join(dict.fromkeys(item.kind for item in report.kept))
+    return f"Torn down: {f'nothing runs; kept: {kept}' if kept else 'nothing is left'}{unseen}."
 
 
 def _set(paragraphs: list[Paragraph], width: int, palette: Palette) -> list[Text]:

@@ -125,14 +125,9 @@ class TrainScreen(Dialog[None]):
         if len(red) > most:
             rest = "… and more" if mistakes else "… and more: the events have all of it"
             red = [*red[: most - 1], Text(rest, style=palette.bad)]
-        self._update("#mistake", Text("\n").join(red))
+        self.show("#mistake", Text("\n").join(red))
         foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
-        self._update("#order-foot", Text(foot, style=palette.foreground))
-
-    def _update(self, name: str, text: Text) -> None:
-        shown = self.query_one(name, Static)
-        if shown.content != text:
-            shown.update(text)
+        self.show("#order-foot", Text(foot, style=palette.foreground))
 
     def _mistakes(self, job: str, text: str) -> tuple[tuple[str, ...], dict[str, str]]:
         """What is wrong with what is typed, and the settings in it."""
@@ -150,7 +145,7 @@ class TrainScreen(Dialog[None]):
 
     def action_job(self, by: int) -> None:
         field = self.query_one("#job", Input)
-        if self._jobs:
+        if self._jobs and not self._is_under_way:
             here = self._jobs.index(field.value) if field.value in self._jobs else -by
             field.value = self._jobs[(here + by) % len(self._jobs)]
 
@@ -171,6 +166,7 @@ class TrainScreen(Dialog[None]):
             return
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
         self._is_under_way, self._refusal = True, ""
+        self.hold(True)
         self.query_one("#train").display = False
         self.relabel("leave", "Hide")
         self.draw(self.view())
@@ -185,6 +181,7 @@ class TrainScreen(Dialog[None]):
             self.dismiss(None)
         else:
             self._refusal = refusal
+            self.hold(False)
             self.query_one("#train").display = True
             self.relabel("leave", "Cancel")
             self.draw(self.view())

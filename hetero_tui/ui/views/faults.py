@@ -171,7 +171,7 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
     if run.behind is not None:
         return [Text(catching_up_words(run, run.behind), style=palette.foreground)]
     if not run.faults:
-        return [Text("No fault so far.", style=palette.accent)]
+        return [Text("No fault." if run.state.final else "No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
     cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"

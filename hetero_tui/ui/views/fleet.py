@@ -15,6 +15,7 @@ from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label
 from hetero_tui.ui.draw.phases import is_starting, phases_lines, start_title
 from hetero_tui.ui.draw.step_time import (
+    NOT_YET,
     WorkerTime,
     last_times,
     moved_words,
@@ -23,8 +24,8 @@ from hetero_tui.ui.draw.step_time import (
     timeline_lines,
     verdict,
 )
+from hetero_tui.ui.header import makes_no_steps
 from hetero_tui.ui.opening import BUSY
-from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.tutorial import tutorial_lines, tutorial_title
 from hetero_tui.ui.sentences import evaluation_words, idle_lines, outcome_line
 from hetero_tui.ui.view import View
@@ -121,28 +122,31 @@ class FleetPane(Pane):
             self.lines("loss").show(lines if arranged.loss >= _CURVE_FROM else _current(lines))
         elif arranged.loss:
             below = Text(evaluation_words(run), style=palette.foreground) if run.evaluated is not None else None
-            self.titled("loss", _loss_title(run, with_speed=not arranged.rate), below)
+            with_speed = not arranged.rate and not makes_no_steps(view.state, view.now)
+            self.titled("loss", _loss_title(run, with_speed=with_speed), below)
             self.lines("loss").show(
-                curve(run.losses, run.faults, half - INSIDE, arranged.loss - FRAME, palette)
+                curve(run.losses, run.faults, half - INSIDE, arranged.loss - FRAME, palette, none=none_yet(run))
                 if arranged.loss >= _CURVE_FROM
-                else [loss_blocks(run.losses, half - INSIDE, palette)]
+                else [loss_blocks(run.losses, half - INSIDE, palette, none_yet(run))]
             )
-        self._draw_times(run, times, arranged, palette, (width - half if arranged.side_by_side else width) - INSIDE)
+        self._draw_times(run, times, arranged, view, (width - half if arranged.side_by_side else width) - INSIDE)
 
     def _draw_times(
-        self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, palette: Palette, width: int
+        self, run: RunView, times: tuple[WorkerTime, ...], arranged: Arrangement, view: View, width: int
     ) -> None:
+        palette = view.palette
+        none = none_yet(run)
         if arranged.time:
-            steps = f", mean of {fmt.plural(len(run.recent), 'step')}" if run.recent else ""
+            steps = f", mean of {fmt.plural(len(run.steady), 'step')}" if run.recent else ""
             conclusion = verdict(times)
             colour = palette.warning if conclusion.startswith("link") else palette.foreground
             self.titled("time", f"Where a step's time goes{steps}", Text(conclusion, style=colour))
             self.lines("time").show(
-                step_time_lines(times, width, arranged.time - FRAME, palette, staged=bool(run.stages))
+                step_time_lines(times, width, arranged.time - FRAME, palette, staged=bool(run.stages), none=none)
             )
         if arranged.timeline and not run.recent:
             self.titled("timeline", "The last step from start to end")
-            self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette))
+            self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette, none))
         elif arranged.timeline:
             last = run.recent[-1]
             self.titled("timeline", f"Step {last.step:,}: {moved_words(run)}")
@@ -150,9 +154,11 @@ class FleetPane(Pane):
             self.lines("timeline").show(lines)
         if arranged.rate:
             speeds = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
-            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if run.recent else "Speed")
+            is_known = run.recent and not makes_no_steps(view.state, view.now)
+            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if is_known else "Speed")
             label = scale_label([speed for _, speed in speeds])
-            self.lines("rate").show(curve(speeds, (), width, arranged.rate - FRAME, palette, label=label))
+            height = arranged.rate - FRAME
+            self.lines("rate").show(curve(speeds, (), width, height, palette, label=label, none=none))
 
     def _draw_details(self, host: HostView | None, arranged: Arrangement, view: View) -> None:
         if host is None:
@@ -198,6 +204,13 @@ class FleetPane(Pane):
 def _current(lines: list[Text]) -> list[Text]:
     """The one line that there is room for: the part that is under way."""
     return [line for line in lines if line.plain.startswith("◔")] or lines[:1]
+
+
+def none_yet(run: RunView) -> str:
+    """What a panel says that has no step to draw."""
+    if run.behind is not None:
+        return "its history is being read"
+    return "it made no step" if run.state.final else NOT_YET
 
 
 def _loss_title(run: RunView, *, with_speed: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from datetime import tzinfo
@@ -30,6 +31,9 @@ KEPT = 5000
 
 _LONGEST = 1000
 """Characters of a line that are shown; the file that the key for saving writes has as many."""
+
+_OURS = re.compile(r"^(?:INFO |(?P<level>[A-Z]+ ))remote_agent[.\w]*: ")
+_LEVEL = re.compile(r"(?<!\S)(ERROR|CRITICAL|WARNING)(?=[\s:])")
 
 ALL = "all"
 _RAYS = ("raylet", "gcs_server")
@@ -190,7 +194,8 @@ def plain_line(entry: LoggedLine) -> str:
 
 
 def _text(entry: LoggedLine) -> str:
-    return one_line(entry.line.line, _LONGEST) if entry.line.line.strip() else ""
+    """What the line says; of our own decisions without the name of the module, which the file has."""
+    return one_line(_OURS.sub(r"\g<level>", entry.line.line), _LONGEST) if entry.line.line.strip() else ""
 
 
 def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Text]:
@@ -218,5 +223,6 @@ def _lines_of(entry: LoggedLine, label: int, zone: tzinfo | None, width: int, pa
 
 def _colour(entry: LoggedLine, palette: Palette) -> str:
     text = entry.line.line
-    bad = "Traceback" in text or "Error" in text or " ERROR " in text or " CRITICAL " in text
-    return palette.bad if bad else palette.warning if " WARNING " in text else palette.foreground
+    levels = _LEVEL.findall(text)
+    bad = "Traceback" in text or "Error" in text or "ERROR" in levels or "CRITICAL" in levels
+    return palette.bad if bad else palette.warning if "WARNING" in levels else palette.foreground

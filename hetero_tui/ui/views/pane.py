@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 from textual.containers import Vertical
 from textual.widget import Widget
@@ -10,6 +12,10 @@ from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
 from hetero_tui.ui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from hetero_tui.state import RunView
+    from remote_agent.protocol import RunSummary
 
 INSIDE = FRAME + 2
 """Cells of a line that a panel's borders, its left padding and its scroll bar (or right padding) take."""
@@ -37,6 +43,10 @@ class Pane(Vertical):
     def table(self) -> Table | None:
         """The table that the keys for filtering, sorting and opening are about; None: it has none."""
         return None
+
+    def about(self, view: View) -> RunView | RunSummary | None:
+        """The run that the keys are about."""
+        return view.run
 
     @property
     def copied(self) -> str:

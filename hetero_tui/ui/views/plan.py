@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from textual.app import ComposeResult
 
-from hetero_tui.state import RunView, WorkerView
+from hetero_tui.state import COORDINATOR, MEASURING, WORKERS, RunView, WorkerView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, phase_words
 from hetero_tui.ui.draw.step_time import recent_times, verdict
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.header import is_script
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, TITLE, Pane
@@ -56,7 +57,7 @@ class PlanPane(Pane):
         run, palette = view.run, view.palette
         inside = width - INSIDE - CURSOR
         titles = titles_line(_COLUMNS, inside, palette)
-        if run is None or run.plan is None:
+        if run is None or run.plan is None or is_made_anew(run):
             self.give_heights({"plan": height, "reasons": 0})
             said = wrapped(_none_yet(view), width - INSIDE)
             self.table.fill("Plan", titles, (), palette, [Text(part, style=palette.foreground) for part in said])
@@ -89,6 +90,11 @@ def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
     return title if len(title) <= width else f"{plan.strategy}, {times}"
 
 
+def is_made_anew(run: RunView) -> bool:
+    """Whether the plan is that of the run before it was resumed: on the devices of now it gets another one."""
+    return run.is_starting and run.phases[-1].name in (COORDINATOR, WORKERS, MEASURING)
+
+
 def _none_yet(view: View) -> str:
     run = view.run
     if not view.state.hosts:
@@ -97,6 +103,8 @@ def _none_yet(view: View) -> str:
         return f"No run is going on. A plan is made when one starts.{view.press(train='to train')}"
     if run.behind is not None:
         return catching_up_words(run, run.behind)
+    if is_script(run):
+        return f"{run.run} is no training run, so it has no plan."
     if run.state.final:
         return f"{run.run} ended before it had a plan."
     return f"{run.run} has no plan yet; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
@@ -121,10 +129,10 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     total = sum(other.samples for other in plan.shares) or 1
     is_measured = share.speed > 0
     planned = share.samples / total
-    fraction = worker.fraction if worker is not None and (run.step or plan.stages) else planned
-    samples = worker.samples if worker is not None and run.step else share.samples
+    fraction = worker.fraction if worker is not None else planned
+    samples = worker.samples if worker is not None else share.samples
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
-    if worker is not None and not run.state.final and run.step:
+    if worker is not None and not run.state.final:
         parts[0] = _gone(worker) or parts[0]
     predicted = share.overhead_s + samples / share.speed if samples and is_measured else None
     if stage is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
@@ -21,6 +23,7 @@ from hetero_tui.ui.draw.step_time import (
     timeline_lines,
     verdict,
 )
+from hetero_tui.ui.header import is_script
 from hetero_tui.ui.sentences import evaluation_words, outcome_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -85,10 +88,10 @@ class RunPane(Pane):
         if heights["rate"]:
             points = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
             label = scale_label([value for _, value in points])
-            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}, {_steps(run)}")
+            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}, {_mean_of(run.recent)}")
             self.lines("rate").show(curve(points, (), right, heights["rate"] - FRAME, palette, label=label))
         if heights["time"]:
-            self.titled("time", f"Where a step's time goes, {_steps(run)}", Text(verdict(times)))
+            self.titled("time", f"Where a step's time goes, {_mean_of(run.steady)}", Text(verdict(times)))
             self.lines("time").show(
                 step_time_lines(times, right, heights["time"] - FRAME, palette, staged=bool(run.stages))
             )
@@ -147,8 +150,8 @@ def _heights(room: int, workers: int, stages: int, *, beside: bool) -> dict[str,
     return {"loss": rest - rate, "stages": picture, "rate": rate, "time": time, "timeline": 0}
 
 
-def _steps(run: RunView) -> str:
-    return f"mean of {fmt.plural(len(run.recent), 'step')}" if run.recent else ""
+def _mean_of(steps: Sequence[object]) -> str:
+    return f"mean of {fmt.plural(len(steps), 'step')}" if steps else ""
 
 
 def _nothing(run: RunView | None, view: View, width: int) -> list[Text]:
@@ -161,5 +164,6 @@ def _nothing(run: RunView | None, view: View, width: int) -> list[Text]:
             Text("No run is going on." if view.state.runs else "No run yet.", style=palette.foreground),
             Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
+    said = "makes no steps of its own: press 6 for its output" if is_script(run) else "made no step"
     why = [Text(part, style=palette.muted) for part in wrapped(run.detail, width)]
-    return [Text(f"{run.run} made no step.", style=palette.foreground), *why]
+    return [Text(f"{run.run} {said}.", style=palette.foreground), *why]

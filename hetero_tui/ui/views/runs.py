@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -17,7 +18,8 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
-from hetero_tui.ui.keys import RUNS
+from hetero_tui.ui.header import shortened
+from hetero_tui.ui.keys import RUNS, is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -28,6 +30,8 @@ from remote_agent.states import RunState
 if TYPE_CHECKING:
     from remote_agent import protocol
 
+_AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
+_LONGEST_NAME = 20
 _CURVE = 16
 _COLUMNS = (
     Col(title="RUN", width=14),
@@ -65,6 +69,11 @@ class RunsPane(Pane):
         """The table of runs."""
         return self.query_one("#runs", Table)
 
+    def about(self, view: View) -> protocol.RunSummary | None:
+        """The marked run."""
+        marked = self.table.rows.marked
+        return next((run for run in view.state.listed_runs or () if run.id == marked), None)
+
     def choose(self) -> None:
         """Choose the run under the cursor to be compared, or no more; of three the first is left out."""
         marked = self.table.rows.marked
@@ -82,15 +91,21 @@ class RunsPane(Pane):
         found = sorted(view.state.listed_runs or (), key=lambda run: run.started or 0.0, reverse=True)
         if self.table.sorted_by:
             found.sort(key=_ORDERS[self.table.sorted_by])
-        entries = [
-            Entry(key=run.id, line=table_line(_COLUMNS, _cells(run, self.chosen, view), inside)) for run in found
-        ]
-        self.table.fill(
-            "Runs", titles_line(_COLUMNS, inside, palette), entries, palette, _foot(view, self.chosen, inside)
-        )
+        columns = _columns(found)
+        entries = [Entry(key=run.id, line=table_line(columns, _cells(run, self.chosen, view), inside)) for run in found]
+        marked = self.about(view) or (found[0] if found else None)  # of the first picture the first one
+        foot = _foot(view, self.chosen, marked, inside)
+        self.table.fill("Runs", titles_line(columns, inside, palette), entries, palette, foot)
         if below:
             self.titled("compared", " and ".join(run.run for run in self.compared))
             self.lines("compared").show(compared_lines(self.compared, width - INSIDE, below - FRAME, palette))
+
+
+def _columns(runs: Sequence[protocol.RunSummary]) -> list[Col]:
+    """The columns; long names of runs, as sweeps have, get their room as far as it goes."""
+    name, *others = _COLUMNS
+    longest = max((len(run.id) + 1 for run in runs), default=0)
+    return [replace(name, width=max(name.width, min(longest, _LONGEST_NAME))), *others]
 
 
 class RunsTable(Table):
@@ -102,15 +117,16 @@ class RunsTable(Table):
 def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> list[Text]:
     palette = view.palette
     shown = look.RUN[RunState(run.state)]
-    end = run.ended if run.ended is not None else view.now
-    took = None if run.started is None else max(0.0, end - run.started - run.away_s)
-    name = f"{'+' if run.id in chosen else ''}{run.id}"
+    is_old = _is_old(run, view)
+    end = run.ended if run.ended is not None else None if is_old else view.now
+    took = None if run.started is None or end is None else max(0.0, end - run.started - run.away_s)
+    name = f"{'+' if run.id in chosen else ''}{shortened(run.id, _LONGEST_NAME - 1)}"
     return [
         Text(name, style=f"bold {palette.accent if run.id in chosen else palette.foreground}"),
         Text(run.job, style=palette.foreground),
-        Text(f"{shown.glyph} {run.state}", style=shown.colour(palette)),
-        Text(f"{run.step:,}", style=palette.foreground),
-        Text(fmt.loss(run.loss), style=palette.foreground),
+        Text(f"{shown.glyph} {run.state}", style=palette.muted if is_old else shown.colour(palette)),
+        Text("-" if run.script else f"{run.step:,}", style=palette.foreground),
+        Text("-" if run.script and run.loss is None else fmt.loss(run.loss), style=palette.foreground),
         Text(blocks(run.curve, _CURVE), style=palette.accent),
         Text("-" if run.started is None else fmt.day(run.started, view.now, view.zone), style=palette.muted),
         Text(fmt.duration(took), style=palette.foreground),
@@ -118,14 +134,21 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     ]
 
 
-def _foot(view: View, chosen: tuple[str, ...], width: int) -> list[Text]:
-    said = [_foot_words(view, chosen), *_not_asked(view)]
+def _is_old(run: protocol.RunSummary, view: View) -> bool:
+    """Whether a run went on when its machine, which does not answer now, was asked last: it may have ended since."""
+    host, own = view.state.host(run.host), view.state.run
+    is_own = own is not None and own.run == run.id
+    return not (RunState(run.state).final or is_own) and host is not None and host.state in _AWAY
+
+
+def _foot(view: View, chosen: tuple[str, ...], marked: protocol.RunSummary | None, width: int) -> list[Text]:
+    said = [_foot_words(view, chosen, marked), *_not_asked(view)]
     return [Text(part, style=text.style) for text in said for part in wrapped(text.plain, width)]
 
 
 def _not_asked(view: View) -> list[Text]:
     """Which machines' runs are not known as they are now."""
-    away = [host.name for host in view.state.hosts if host.state in (HostState.UNREACHABLE, HostState.REFUSED)]
+    away = [host.name for host in view.state.hosts if host.state in _AWAY]
     if not away or not view.state.runs:
         return []
     names = away[0] if len(away) == 1 else fmt.plural(len(away), "machine")
@@ -133,7 +156,7 @@ def _not_asked(view: View) -> list[Text]:
     return [Text(f"{names} {word} runs may be missing here, or have gone on", style=view.palette.warning)]
 
 
-def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
+def _foot_words(view: View, chosen: tuple[str, ...], marked: protocol.RunSummary | None) -> Text:
     palette = view.palette
     if not view.state.hosts:
         return Text(NO_HOSTS, style=palette.foreground)
@@ -146,7 +169,10 @@ def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
         return Text(f"No run yet on the machines that answer.{train}", style=palette.foreground)
     if len(chosen) == 2:
         return Text(f"{view.key_of('compare')} compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
-    words = {"open": "opens", "resume": "resumes", "mark": "marks two to compare", "logs": "its logs"}
+    words = {"open": "opens", "mark": "marks two to compare", "logs": "its logs"}
+    live = view.state.run is not None and not view.state.run.state.final
+    if marked is not None and is_resumable(marked) and not live and not view.busy:
+        words["resume"] = "resumes"
     here = {key.action: key.key for key in view.keys if RUNS in key.views}
     return Text(" · ".join(f"{here[action]} {word}" for action, word in words.items() if action in here), palette.muted)
 

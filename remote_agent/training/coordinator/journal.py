@@ -23,6 +23,7 @@ from remote_agent.protocol import (
     RunResumed,
     RunStarted,
     Share,
+    Stage,
     Step,
     encode,
 )
@@ -101,20 +102,45 @@ class Journal:
 
 
 def in_words(event: Event) -> str:
-    """Format an event for the log: its kind and its fields that are not empty, then its detail, line by line."""
+    """Format an event for the log: its kind and what it says beside its defaults, then its detail, line by line.
+
+    Tables of figures are left out; ``events.jsonl`` has them.
+    """
     fields = {entry.name: getattr(event, entry.name) for entry in dataclasses.fields(event)}
+    usual = {entry.name: entry.default for entry in dataclasses.fields(event)}
     detail = fields.pop("detail", "")
-    said = [f"{name}={_value(value)}" for name, value in fields.items() if name not in _UNSAID and value not in _EMPTY]
-    return "\n  ".join([" ".join([event.kind, *said]), *str(detail).splitlines()])
+    said = [
+        _said(name, value)
+        for name, value in fields.items()
+        if name not in _UNSAID and value not in _EMPTY and value != usual[name]
+    ]
+    return "\n  ".join([f"{event.kind.replace('_', ' ')}: {', '.join(said)}", *str(detail).splitlines()])
 
 
-_UNSAID = ("seq", "time", "config")
+_UNSAID = ("seq", "time", "config", "path", "size", "terms", "ratios")
 _EMPTY: tuple[object, ...] = ("", (), {}, None)
 
 
+def _said(name: str, value: object) -> str:
+    words = name.removesuffix("_s").replace("_", " ")
+    if value is True:
+        return words
+    return f"{words} {_value(value)}{' s' if name.endswith('_s') else ''}"
+
+
 def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{'; '.join(_value(entry) for entry in value)}]"
-    if isinstance(value, Share):
-        return f"{value.worker} {value.samples}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    match value:
+        case tuple():
+            return "; ".join(_value(entry) for entry in value)
+        case dict():
+            return "; ".join(f"{name}: {_value(entry)}" for name, entry in value.items())
+        case Share():
+            return f"{value.worker} {value.samples:,}"
+        case Stage():
+            return f"{value.worker} blocks {value.span}"
+        case float():
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)

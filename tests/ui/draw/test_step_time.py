@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hetero_tui.events import RunProgressed
+from hetero_tui.fold import apply
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.palette import DARK
+from remote_agent import protocol
 from remote_agent.states import RunState
 
 
@@ -20,9 +23,40 @@ def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios)
         ("mercer", ""), ("crosby", ""), ("macbook", ""), ("nas", "lost, tried again by itself"),
     ]  # fmt: skip
     assert "nas        -  lost, tried again by itself" in [line.plain for line in step_time_lines(times, 60, 6, DARK)]
-    steps = [part for step in run.recent for part in step.workers if part.host == "mercer"]
+    assert [step.step for step in run.steady] == [*range(scenarios.SLOW_AT, 1205)], "before, the shares were others"
+    steps = [part for step in run.steady for part in step.workers if part.host == "mercer"]
     assert abs(times[0].parts[0] - sum(part.compute_s for part in steps) / len(steps)) < 1e-9
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
+
+
+def test_the_last_step_is_shown_with_the_workers_and_shares_that_it_had(scenarios) -> None:
+    """Since then crosby was drained, and mercer has all samples."""
+    run = scenarios.faulty().run
+    had = [(time.host, round(100 * time.fraction), time.word) for time in last_times(run)]
+    assert had == [
+        ("mercer", 46, ""),
+        ("crosby", 41, ""),
+        ("macbook", 13, ""),
+        ("nas", 0, "lost, tried again by itself"),
+    ]
+    assert [round(100 * time.fraction) for time in recent_times(run)] == [100, 0, 0, 0]
+    assert run.steady == run.recent, "no step was made with the shares of now"
+
+
+def test_a_worker_that_is_back_has_its_row_before_its_first_step_so_that_the_shares_are_whole(scenarios) -> None:
+    state = scenarios.training()
+    seq, now = state.run.last_seq, scenarios.NOW
+    shares = (*(replace(share, samples=50) for share in state.run.plan.shares[:2]), state.run.plan.shares[3])
+    back = (
+        protocol.WorkerJoined(seq=seq + 1, time=now, worker="nas/cpu", host="nas", device="cpu"),
+        protocol.Rebalanced(seq=seq + 2, time=now, step=1205, shares=shares),
+        replace(state.run.recent[-1], seq=seq + 3, time=now + 0.2, step=1205),
+    )
+    for event in back:
+        state = apply(state, RunProgressed(run="text-7f3", event=event))
+        assert round(sum(time.fraction for time in recent_times(state.run)), 6) == 1
+    said = [(time.host, time.word) for time in recent_times(state.run)]
+    assert said == [("mercer", ""), ("crosby", ""), ("macbook", "too slow just now"), ("nas", "no step yet")]
 
 
 def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
@@ -39,6 +73,12 @@ def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None
         for state in (RunState.RUNNING, RunState.FINISHED)
     ]
     assert words == ["lost, tried again by itself", "was away at the end"]
+    idle = replace(run.workers[0], samples=0)
+    words = [
+        recent_times(replace(run, state=state, workers=(idle,)))[0].word
+        for state in (RunState.RUNNING, RunState.FINISHED)
+    ]
+    assert words == ["too slow just now", "was too slow at the end"]
 
 
 def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:

@@ -107,7 +107,7 @@ class Membership:
             evidence = policy.Drained()
         self._blame(member, evidence)
         decision = policy.decide(evidence, self._status(member.attempts, len(others), len(self._away)))
-        LOG.info("step %d: %s: %s -> %s", step, member.name, evidence, decision)
+        LOG.info("step %d: %s: %s", step, member.name, decision)
         if isinstance(evidence, policy.ShardLinkDown) and isinstance(decision, SetAside):
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
@@ -219,7 +219,7 @@ class Membership:
         if waits or not away.lost:
             tell_lost(self._session, step, away, evidence, decision if waits else policy.decide(evidence, _ANY))
             away.lost = True
-        LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
+        LOG.info("step %d: %s on its way back: %s", step, away.name, decision)
         self._carry_out(decision, away, step)
 
     def _progress(self, away: Rejoining, now: float) -> Evidence | None:
@@ -354,7 +354,8 @@ class Membership:
     # --- What the user wants -----------------------------------------------------------------------------------------
 
     def _obey(self, step: int, command: RunCommand) -> None:
-        LOG.info("the user's command: %s", command)
+        about = command.host or ", ".join(f"{spec.host}/{spec.device}" for spec in command.devices)
+        LOG.info("the user's command: %s %s", command.command, about)
         if command.command is ControlCommand.DRAIN:
             self._draining.add(command.host)
             for away in [away for away in self._away if away.spec.host == command.host]:

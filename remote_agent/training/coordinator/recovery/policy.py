@@ -114,6 +114,9 @@ class SetAside:
     cause: str
     lost: bool
 
+    def __str__(self) -> str:
+        return f"{self.cause}; it takes no part until it has caught up"
+
 
 @dataclass(frozen=True)
 class Restart:
@@ -122,12 +125,18 @@ class Restart:
     cause: str
     after_s: float
 
+    def __str__(self) -> str:
+        return f"{self.cause}; its process is started again{f' in {self.after_s:g} s' if self.after_s else ''}"
+
 
 @dataclass(frozen=True)
 class Drop:
     """Remove it from the run for good."""
 
     cause: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}; it leaves the run"
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,9 @@ class Fail:
 
     cause: str
     weights_lost: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.cause}; the run can't go on"
 
 
 Decision = SetAside | Restart | Drop | Fail

@@ -203,8 +203,10 @@ class Pipeline(Strategy):
         self._check = check.closed()
         steps_left = session.samples_left(step, span[1], samples) / config.batch_size
         better = check.better(config, self._links, steps_left, self._opening_s)
-        self._changes = check.changes([member.name for member in self._stages]) if better is not None else []
-        LOG.info("step %d: speeds changed by %s; another cut: %s", step, check.ratios, better)
+        changes = check.changes([member.name for member in self._stages])
+        self._changes = changes if better is not None else []
+        other = "no other cut is better" if better is None else "another cut is better"
+        LOG.info("step %d: %s; %s", step, "; ".join(changes) or "speeds hardly changed", other)
 
     def _cut_anew(self, step: int) -> None:
         """After a checkpoint, cut the model again if a device is back, was added, has to leave, or changed its speed.

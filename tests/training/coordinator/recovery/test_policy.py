@@ -107,3 +107,16 @@ def test_a_worker_that_cannot_exchange_is_given_one_chance_to_do_so_again() -> N
     second = decide(ShardLinkDown("broken pipe"), RunStatus(others=1, coming=0, attempts=1))
     assert first == SetAside("broken pipe", lost=True)
     assert isinstance(second, Restart)
+
+
+def test_a_decision_is_a_sentence_in_the_log() -> None:
+    alone, again = RunStatus(others=0, coming=0, attempts=9), RunStatus(others=1, coming=0, attempts=1)
+    said = [str(decide(Died("no memory"), status)) for status in (RunStatus(others=1, coming=0), again, alone)]
+    assert said == [
+        "no memory; its process is started again",
+        "no memory; its process is started again in 2 s",
+        "the last worker was lost: no memory (after 9 attempts); the run can't go on",
+    ]
+    assert str(decide(Drained(), again)) == "drained; it leaves the run"
+    late = str(decide(policy.Late(9.0), again))
+    assert late == "its slice is late; it takes no part until it has caught up"
