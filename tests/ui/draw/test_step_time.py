@@ -59,18 +59,6 @@ def test_a_worker_that_is_back_has_its_row_before_its_first_step_so_that_the_sha
     assert said == [("mercer", ""), ("crosby", ""), ("macbook", "too slow just now"), ("nas", "no step yet")]
 
 
-def test_the_shares_that_are_shown_are_a_part_of_the_whole_after_every_event_of_a_run(scenarios) -> None:
-    """Of the workers that take part; in between a worker is lost and its samples go to another one."""
-    state = scenarios.up()
-    for event in scenarios.run_events():
-        state = apply(state, RunProgressed(run="text-7f3", event=event))
-        if event.kind == "step" and event.step not in (1, scenarios.LOST_AT, scenarios.SLOW_AT):
-            continue
-        for times in (recent_times(state.run), last_times(state.run)):
-            shown = round(sum(time.fraction for time in times if not time.word), 6)
-            assert shown == 1 if event.kind == "step" else shown <= 1
-
-
 def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
     benched = (replace(time("a", 0.0, 0.0, 0.0, 0.0), word="too slow just now"),)
     for lines in (step_time_lines(benched, 60, 5, DARK), timeline_lines(benched, 60, 5, DARK)):
