@@ -122,6 +122,17 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     assert waiting_for(state) == "lab is being taken down"
 
 
+def test_a_host_that_joins_a_cluster_is_waited_for_unless_a_run_goes_on() -> None:
+    state = initial("lab", (("mercer", "a"), ("nas", "b")))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UP))
+    state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
+    state = apply(state, events.HostChanged(time=2.0, host="mercer", state=HostState.STARTING))
+    assert waiting_for(state).startswith("Ray starts: 1 of 2 hosts are up")
+    state = apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))
+    assert waiting_for(state) == ""
+
+
 async def test_what_is_waited_for_is_said_again_with_the_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
