@@ -55,6 +55,7 @@ class Job:
 
 SCRIPT = """
 import sys
+from pathlib import Path
 
 import ray
 
@@ -205,7 +206,7 @@ def test_settings_are_searched_for_and_the_best_are_trained_with(lab: Lab, reade
     (lab.laptop.home / "job.py").write_text(JOB)
     said = reader.run("hetero-tui sweep digits --param lr=1e-4..1e-2:log --trials 20", *SHORT, "--trials", "3")
     assert "trains with the best settings on all devices" in said
-    shown = "hetero-tui sweep job.py:Job --param depth=2..8 --by max:val_accuracy --set evaluate_every=50"
+    shown = "hetero-tui sweep job.py:Job --param depth=2..8 --by max:accuracy --set evaluate_every=50"
     said = reader.run(shown, *SHORT, "--trials", "3")
     reader.names["sweep-digits-7f3"] = started(said)
     assert "depth=" in reader.run("hetero-tui train --from sweep-digits-7f3", *SHORT)
