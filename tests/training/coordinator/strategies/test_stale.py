@@ -121,11 +121,19 @@ def test_a_lost_worker_holds_up_nobody_and_a_new_one_begins_where_the_slowest_is
     assert not pace.may_begin("a")
     pace.set_workers("a")
     pace.applied("b")
-    assert pace.may_begin("a")
+    for number in range(3, 20):
+        assert pace.may_begin("a"), "b no longer counts"
+        pace.give("a", number)
+        pace.applied("a")
     pace.set_workers("ac")
     assert pace.may_begin("a")
-    pace.give("c", 3)
-    pace.give("c", 4)
+    pace.give("c", 20)
+    pace.give("c", 21)
+    assert not pace.may_begin("c")
+    pace.set_workers("c")
+    pace.set_workers("ca")
+    for worker in "cca":  # the slice of a is one from before it was left out
+        pace.applied(worker)
     assert not pace.may_begin("c")
 
 
