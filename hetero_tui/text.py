@@ -67,10 +67,14 @@ def one_line(text: str | HostText, limit: int = 200) -> str:
     return plain(" ".join(plain(text, limit * 4).split()), limit)
 
 
+END = 100_000
+"""Characters of a text's end in which its last lines are looked for."""
+
+
 def last_lines(text: str | HostText, count: int = 5, limit: int = 600) -> str:
     """The last ``count`` lines of ``text`` that are not empty, plain, at most ``limit`` characters."""
     raw = text.raw if isinstance(text, HostText) else text
-    lines = [line.rstrip() for line in plain(raw[-100_000:], 100_000).splitlines() if line.strip()]
+    lines = [line.rstrip() for line in plain(raw[-END:], END).splitlines() if line.strip()]
     return "\n".join(lines[-count:])[-limit:]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.text import last_lines, one_line, plain
+from hetero_tui.text import HostText, duration, last_lines, meant, one_line, plain
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,31 @@ def test_long_text_has_an_end() -> None:
 
 def test_last_lines_are_the_ones_with_something_in_them() -> None:
     assert last_lines("one\n\ntwo\n  \nthree\n\n", 2) == "two\nthree"
+
+
+def test_a_text_that_just_fits_is_whole_and_white_space_does_not_cost_its_words() -> None:
+    assert plain("x" * 10, 10) == "x" * 10
+    assert one_line("a" + " " * 300 + "b" * 199, 200) == "a " + "b" * 197 + "…"
+    assert last_lines("x" * 10, limit=4) == "xxxx"
+
+
+@given(st.integers(0, 10**6))
+def test_a_time_span_says_its_seconds_to_the_unit_that_people_look_at(seconds: int) -> None:
+    numbers = [int(word.replace(",", "")) for word in duration(seconds).split()[::2]]
+    units = duration(seconds).split()[1::2]
+    assert units == (["h", "min"] if seconds >= 3600 else ["min", "s"] if seconds >= 60 else ["s"])
+    total = sum(n * {"h": 3600, "min": 60, "s": 1}[unit] for n, unit in zip(numbers, units, strict=True))
+    assert total == (seconds // 60 * 60 if seconds >= 3600 else seconds)
+    assert duration(-3.0) == "0 s"
+
+
+def test_the_last_line_of_some_kind_is_found_wherever_it_is() -> None:
+    assert HostText("{1}\nx\n{2}\ny").last("{") == "{2}"
+    assert HostText("{1}\nx").last("{") == "{1}"
+    assert HostText("x\n{1}").last("{") == "{1}"
+    assert HostText("x {1}\n").last("{") is None
+
+
+def test_the_nearest_word_is_the_one_that_is_meant() -> None:
+    assert meant("mercy", ("nas", "mercer", "mercedes")) == "; did you mean 'mercer'?"
+    assert meant("xyz", ("nas", "mercer")) == ""

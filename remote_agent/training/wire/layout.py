@@ -120,7 +120,7 @@ def _deal(chunks: Sequence[Chunk], weights: Sequence[float]) -> tuple[int, ...]:
     for chunk in chunks:
         dealt += chunk.numel
         owner = max(
-            (shard for shard, weight in enumerate(weights) if weight > 0),
+            range(len(weights)),
             key=lambda shard: (weights[shard] / total * dealt - held[shard], -shard),
         )
         held[owner] += chunk.numel

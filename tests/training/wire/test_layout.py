@@ -51,6 +51,13 @@ def test_the_chunks_of_a_range_are_those_that_overlap_it(groups: list[int], size
     assert list(layout.overlapping(begin, end)) == expected
 
 
+def test_a_relays_workers_know_the_same_chunks_on_one_shard() -> None:
+    layout = plan_layout([100, 50], [1, 2, 0], 20)
+    assert layout.of_one.chunks == layout.chunks
+    assert layout.of_one.by_shard == (tuple(range(len(layout.chunks))),)
+    assert layout.of_one.shard_numel(0) == 150
+
+
 def test_different_cuts_are_told_apart() -> None:
     digests = {
         plan_layout(groups, weights, size).digest

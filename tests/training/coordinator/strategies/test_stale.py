@@ -121,11 +121,19 @@ def test_a_lost_worker_holds_up_nobody_and_a_new_one_begins_where_the_slowest_is
     assert not pace.may_begin("a")
     pace.set_workers("a")
     pace.applied("b")
-    assert pace.may_begin("a")
+    for number in range(3, 20):
+        assert pace.may_begin("a"), "b no longer counts"
+        pace.give("a", number)
+        pace.applied("a")
     pace.set_workers("ac")
     assert pace.may_begin("a")
-    pace.give("c", 3)
-    pace.give("c", 4)
+    pace.give("c", 20)
+    pace.give("c", 21)
+    assert not pace.may_begin("c")
+    pace.set_workers("c")
+    pace.set_workers("ca")
+    for worker in "cca":  # the slice of a is one from before it was left out
+        pace.applied(worker)
     assert not pace.may_begin("c")
 
 
@@ -175,6 +183,17 @@ def test_a_copy_waits_for_the_slices_of_later_steps_that_are_under_way() -> None
     assert next_goal(order, 3, 5 * 32 + 1, 20, 0, (4, 5), stopping=False) == Goal(6, 6 * 32)
     assert next_goal(order, 3, 5 * 32 + 1, 20, 0, (8, 9), stopping=False) == Goal(8, 8 * 32)
     assert next_goal(order, 3, 5 * 32 + 1, 20, 0, (3, 0), stopping=False) == Goal(20, 20 * 32), "it is made already"
+
+
+def test_a_run_that_stops_ends_with_the_step_that_is_begun_and_a_short_last_step_is_made_alone() -> None:
+    order = SampleOrder(0, 100, 32)
+    assert next_goal(order, 3, 5 * 32 + 1, 20, 0, stopping=True) == Goal(6, 6 * 32), "the step that is begun"
+    assert next_goal(order, 3, 3 * 32, 20, 0, stopping=True) == Goal(4, 4 * 32), "one at least"
+    assert next_goal(order, 3, 5 * 32 + 1, 5, 0, stopping=True) == Goal(5, 5 * 32)
+    short = SampleOrder(0, 100, 32, limit=100)
+    assert next_goal(short, 0, 0, 50, 0, stopping=False) == Goal(3, 96), "the last step has four samples"
+    assert next_goal(short, 3, 96, 50, 0, stopping=False) == Goal(4, 100)
+    assert next_goal(SampleOrder(0, 96, 32, limit=96), 0, 0, 50, 0, stopping=False) == Goal(3, 96)
 
 
 def test_settings_are_checked() -> None:
