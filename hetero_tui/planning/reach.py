@@ -138,24 +138,36 @@ def _explain(
     ]
     if len(causes) > _SHOWN:
         causes = [*causes[:_SHOWN], f"and {len(causes) - _SHOWN} more such"]
+    return Closed(host, "; ".join(causes), _hint(host, concerned, measured, addresses))
+
+
+def _hint(host: str, concerned: Sequence[tuple[str, str]], measured: Measured, addresses: Mapping[str, str]) -> str:
+    versions = {name: _versions(name, measured) for pair in concerned for name in pair}
+    if all(versions[source] and versions[source].isdisjoint(versions[target]) for source, target in concerned):
+        other = next(name for name in concerned[0] if name != host)
+        own, theirs = (f"IPv{' and IPv'.join(sorted(versions[name]))}" for name in (host, other))
+        return f"{host} has an address of {own} only, and {other} of {theirs}: give both one of the same version"
     commands = [
         f"on {target} `sudo {command.format(source=addresses[source], version='6' * (':' in addresses[source]))}`"
         for source, target in concerned
         if (command := _COMMANDS.get(measured.firewalls.get(target, ""))) is not None
     ]
     if commands:
-        hint = f"let the hosts of a cluster connect to each other on all TCP ports from 1024: {', '.join(commands[:4])}"
-    elif any(measured.firewalls.get(target) == "macos" for _, target in concerned):
-        hint = "let Python accept connections there: System Settings, Network, Firewall, Options"
-    elif any(measured.firewalls.get(target) == "wsl" for _, target in concerned):
-        hint = (
+        return f"let the hosts of a cluster connect to each other on all TCP ports from 1024: {', '.join(commands[:4])}"
+    if any(measured.firewalls.get(target) == "macos" for _, target in concerned):
+        return "let Python accept connections there: System Settings, Network, Firewall, Options"
+    if any(measured.firewalls.get(target) == "wsl" for _, target in concerned):
+        return (
             "Windows keeps WSL2 in a network of its own: write the lines `[wsl2]` and `networkingMode=mirrored` into"
             " %USERPROFILE%\\.wslconfig there, and run `wsl --shutdown`; docs/troubleshooting.md has the command for"
             " its firewall"
         )
-    else:
-        hint = "open all TCP ports from 1024 between the hosts of a cluster, or connect them to one network"
-    return Closed(host, "; ".join(causes), hint)
+    return "open all TCP ports from 1024 between the hosts of a cluster, or connect them to one network"
+
+
+def _versions(host: str, measured: Measured) -> set[str]:
+    """The versions of IP that the host has addresses of, of those that were tried."""
+    return {"6" if ":" in door.address else "4" for _, door in measured.outcomes if door.host == host}
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -166,6 +166,18 @@ def test_the_hint_is_for_the_firewall_of_the_host_whose_ports_are_closed(firewal
     assert hint in out.hint
 
 
+def test_hosts_without_a_common_version_of_ip_are_told_so_and_no_firewall_is_blamed() -> None:
+    hosts = {"mercer": "10.0.0.2", "nas": "fd00::4"}
+    own = {name: (address,) for name, address in hosts.items()}
+    blocked = {("mercer", "fd00::4"): PORTS, ("nas", "10.0.0.2"): PORTS}
+    (out,) = closed(measured(blocked, own, {"nas": "nft", "mercer": "nft"}, "no route"), hosts, ("mercer",))
+    assert out.hint == "nas has an address of IPv6 only, and mercer of IPv4: give both one of the same version"
+    own["mercer"] = ("10.0.0.2", "fd00::2")
+    blocked["nas", "fd00::2"] = PORTS
+    (out,) = closed(measured(blocked, own, {"nas": "nft", "mercer": "nft"}, "no route"), hosts, ("mercer",))
+    assert "on mercer `sudo nft insert rule" in out.hint
+
+
 @pytest.mark.parametrize(
     ("sources", "named"),
     [
