@@ -16,7 +16,7 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.user_errors import headline, is_of_users
+from remote_agent.training.user_code.user_errors import headline, is_of_users, is_users_own
 
 MOST_ENTRIES = 1000
 """Of a container, that are looked at."""
@@ -83,7 +83,7 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, MethodType):
         yield from ((path, value.__self__), (path, value.__func__))
     elif isinstance(value, FunctionType):
-        if not is_of_users(value.__module__):
+        if not is_users_own(value.__code__.co_filename):  # torch.compile's has the name of what it wraps
             return
         with contextlib.suppress(ValueError):  # a variable around it has no value yet
             outside = inspect.getclosurevars(value)
