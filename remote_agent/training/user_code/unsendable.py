@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ray import cloudpickle
@@ -36,9 +36,7 @@ def install() -> None:
         copyreg.pickle(type(make()), lambda _, make=make: (make, ()))  # type: ignore[misc]
     for kind in _WEAK:
         copyreg.pickle(kind, lambda held, kind=kind: (kind, (dict(held),)))  # type: ignore[misc]
-    copyreg.pickle(weakref.WeakSet, lambda held: (weakref.WeakSet, (list(held),)))
     copyreg.pickle(weakref.ReferenceType, lambda each: (_reference, (each(),)))
-    copyreg.pickle(MappingProxyType, lambda held: (MappingProxyType, (dict(held),)))
 
 
 def _reference(value: Any) -> Any:
