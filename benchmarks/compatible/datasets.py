@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
+from torch.nn import functional
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from benchmarks.compatible.case import BATCH, SAMPLES, Case, Samples, case, points
 from benchmarks.compatible.data import AREA, Streaming
@@ -264,3 +274,58 @@ class SeveralLoaders(Case):
 
     def create_data(self) -> Any:
         return [DataLoader(TensorDataset(*points()), batch_size=BATCH) for _ in range(2)]
+
+
+class Keyed(IterableDataset[Any]):
+    """Samples with their keys, as of a web data set."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, (x, y) in enumerate(zip(*points(), strict=True)):
+            yield {"__key__": f"{number:06}", "x": x, "y": y}
+
+
+@case("keys-in-a-stream", AREA)
+class KeysInStream(Case):
+    """A web data set: a DataLoader over a stream of samples with keys, which are texts."""
+
+    stream: ClassVar[bool] = True
+    steps: ClassVar[int] = 3
+
+    def create_data(self) -> Any:
+        return DataLoader(Keyed(), batch_size=BATCH)
+
+    def batch(self, data: Any, indices: Any) -> Any:
+        return default_collate([list(Keyed())[int(index)] for index in indices])
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return functional.cross_entropy(model(batch["x"]), batch["y"]) * len(batch["__key__"]) / len(batch["x"])
+
+
+def lists(samples: Sequence[Any]) -> tuple[Any, ...]:
+    """Images, and targets."""
+    return tuple(zip(*samples, strict=True))
+
+
+class Detected(Dataset[Any]):
+    """Images, each with as many boxes as comes."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return points()[0][index], {"boxes": torch.full((1 + index % 4, 3), 0.1 * index), "image": index}
+
+
+@case("detection-dicts", AREA)
+class Detection(Case):
+    """Detection as torchvision has it: lists of images and of dicts of boxes; a mean of images' means."""
+
+    def create_data(self) -> Any:
+        return DataLoader(Detected(), batch_size=BATCH, shuffle=True, collate_fn=lists)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        images, targets = batch
+        found = [
+            (out - each["boxes"]).abs().mean() for out, each in zip(model(torch.stack(images)), targets, strict=True)
+        ]
+        return torch.stack(found).mean()

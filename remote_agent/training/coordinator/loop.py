@@ -82,7 +82,7 @@ def _train(
     config, journal, order, source = session.config, session.journal, session.order, session.source
     optimizer = job.create_optimizer(request.job.factory, model, config)
     data = source.for_workers() if source.size is not None else None
-    head = HeadCopies(request.job.factory, request.held, model, optimizer, data)
+    head = HeadCopies(request.job.factory, request.held, model, optimizer, data, session.buffer_names)
     begun = time.monotonic()
     progress.step = order.done + 1
     samples = order.start

@@ -39,9 +39,13 @@ APART = (
     " unit=batch_size one device computes a batch undivided, as in plain torch"
 )
 
-OPTIONS_HINT = (
-    "the job's own copy of its optimizer does not train: give create_scheduler(optimizer, config), or change options in"
-    " a hook of the optimizer's step"
+COPY = " in the job's own copy"
+"""Follows the name of something in an optimizer, a sampler or a data set that the job keeps."""
+
+COPY_HINT = (
+    "each worker has a copy of the job, and training uses another optimizer, sampler and data set than those in it:"
+    " give create_scheduler(optimizer, config) for the optimizer's options; what samples or their order are to go by"
+    " has to be known before training"
 )
 
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
@@ -120,7 +124,7 @@ def settle(
             hint=CHANGES_HINT,
         )
     if findings.hidden:
-        hint = OPTIONS_HINT if ".param_groups" in findings.hidden else HIDDEN_HINT
+        hint = COPY_HINT if findings.hidden.endswith(COPY) else HIDDEN_HINT
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
             hint=CARRIED_HINT if findings.carried else hint,

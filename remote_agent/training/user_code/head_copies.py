@@ -7,7 +7,7 @@ strength of an augmentation, weights) reaches no worker, and the run would go on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -45,6 +45,7 @@ class HeadCopies:
         model: the coordinator's.
         optimizer: the same.
         data: the data set that was sent to the workers; None: they have none.
+        moved: names of the model's buffers and frozen parameters that its own code changes, here as on the workers.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class HeadCopies:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         data: object = None,
+        moved: Collection[str] = (),
     ) -> None:
+        self._moved = frozenset(moved)
         self._factory, self._model, self._optimizer, self._data = factory, model, optimizer, data
         self._held = {**self._values(), _LOSS: dict(sent)}
         self.loaded()
@@ -94,6 +97,8 @@ class HeadCopies:
     def _versions(self) -> Values:
         found: Values = {}
         for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
+            if name in self._moved:
+                continue
             with contextlib.suppress(RuntimeError):  # inference tensors have no version
                 found[name] = (id(tensor), tensor._version)  # noqa: SLF001
         return found

@@ -10,13 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.user_errors import headline, is_of_users
+from remote_agent.training.user_code.user_errors import headline, is_of_users, is_users_own
 
 MOST_ENTRIES = 1000
 """Of a container, that are looked at."""
@@ -36,9 +36,7 @@ def install() -> None:
         copyreg.pickle(type(make()), lambda _, make=make: (make, ()))  # type: ignore[misc]
     for kind in _WEAK:
         copyreg.pickle(kind, lambda held, kind=kind: (kind, (dict(held),)))  # type: ignore[misc]
-    copyreg.pickle(weakref.WeakSet, lambda held: (weakref.WeakSet, (list(held),)))
     copyreg.pickle(weakref.ReferenceType, lambda each: (_reference, (each(),)))
-    copyreg.pickle(MappingProxyType, lambda held: (MappingProxyType, (dict(held),)))
 
 
 def _reference(value: Any) -> Any:
@@ -83,7 +81,7 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, MethodType):
         yield from ((path, value.__self__), (path, value.__func__))
     elif isinstance(value, FunctionType):
-        if not is_of_users(value.__module__):
+        if not is_users_own(value.__code__.co_filename):  # torch.compile's has the name of what it wraps
             return
         with contextlib.suppress(ValueError):  # a variable around it has no value yet
             outside = inspect.getclosurevars(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -222,6 +223,17 @@ def test_what_the_jobs_code_itself_writes_or_does_not_read_may_change() -> None:
     whole.net.shown = 1.0
     whole.data[1]
     whole.copies.refuse_changed()
+
+
+def test_a_buffer_that_a_callback_sets_is_named_unless_the_models_own_code_changes_it() -> None:
+    for moved in ((), ("beta",)):
+        net = Net()
+        net.register_buffer("beta", torch.zeros(()))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        copies = HeadCopies(object(), {}, net, optimizer, moved=moved)
+        net.get_buffer("beta").fill_(0.5)
+        with contextlib.nullcontext() if moved else pytest.raises(JobError, match="beta was changed"):
+            copies.refuse_changed()
 
 
 def test_weights_that_the_coordinator_itself_loads_are_no_change() -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import torch
 
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
@@ -37,6 +38,7 @@ class Holder:
         (lambda file: Holder(Holder(file).__init__), "self.held.held"),
         (lambda file: type("Job", (), {"__module__": "__main__", "log": file})(), "Job.log"),
         (lambda file: Holder(row for row in [file]), "self.held"),
+        (lambda file: Holder(torch.compile(lambda x: x, backend="eager")), "self.held"),
     ],
 )
 def test_what_can_not_be_sent_is_named(make: Any, path: str, opened: sqlite3.Connection) -> None:

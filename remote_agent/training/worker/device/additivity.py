@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.findings import COPY, Findings
 from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
@@ -160,11 +160,12 @@ class Additivity:
                 hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
             if not hidden and (written := held_values.changed(first, kept, lengths=False)):
                 is_table = self._unsteady and not others  # of features, which the loss reads before it writes them
-                if is_table or held_values.is_option(written):
+                if is_table or held_values.is_elsewhere(kept.get(written)):
                     hidden = written
                 elif written.startswith("self."):
                     self._notes += (notes.WRITTEN.format(name=written),)
             self._carried = held_values.has_rows(kept.get(hidden), count)
+            hidden += COPY if held_values.is_elsewhere(kept.get(hidden)) else ""
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:

@@ -69,7 +69,7 @@ def unlike(computer: Fetches, indices: Indices, earlier: Taken | None = None) ->
 
 def _numbers(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
     """Numbers in the attributes of a data set, and of those that it is made of."""
-    if isinstance(value, bool | int | float | Tensor | np.ndarray) and not isinstance(value, np.memmap):
+    if isinstance(value, bool | int | float | Tensor | np.ndarray):
         yield from held_values.values(path, value)
     elif isinstance(value, list | tuple) and depth:  # those of a ConcatDataset
         for entry in islice(value, held_values.MOST_ENTRIES):

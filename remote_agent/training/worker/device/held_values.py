@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
@@ -28,8 +30,8 @@ MOST_NUMBERS = 1_000_000
 LENGTH = "len({})"
 """The name of how long a list or a dict is: what is only added to it may be for the user's own log."""
 
-OPTIONS = ".param_groups[{}]"
-"""In the name of an optimizer's option: the job's copy of its optimizer is not the one that trains."""
+ELSEWHERE = "elsewhere"
+"""Beside a value in an optimizer, a sampler or a data set that the job keeps: training uses others than its copies."""
 
 ITERATOR = "an iterator"
 """In the place of an iterator, which does not tell where it is."""
@@ -46,9 +48,10 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     if isinstance(value, bool | int | float):
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
-        yield path, _digest(torch.as_tensor(value))
-    elif isinstance(value, nn.Module | torch.optim.Optimizer):
-        yield from _of_model(path, value, depth) if isinstance(value, nn.Module) else _of_optimizer(path, value)
+        if not isinstance(value, np.memmap):  # some of its numbers lie all over a disk
+            yield path, _digest(torch.as_tensor(value))
+    elif isinstance(value, nn.Module | torch.optim.Optimizer | Dataset | Sampler | DataLoader):
+        yield from _of_torchs(path, value, depth)
     elif (state := _state_of(value)) is not None:
         yield path, state
     elif isinstance(value, set):
@@ -66,24 +69,28 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         yield path, ITERATOR
 
 
-def _of_model(path: str, model: nn.Module, depth: int) -> Iterator[tuple[str, object]]:
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            yield f"{path}.{name}", _digest(tensor)
-    for name, module in model.named_modules():
-        yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
+def _of_torchs(path: str, value: Any, depth: int) -> Iterator[tuple[str, object]]:
+    """What is in an object of a class of torch's, or of one that is made from it."""
+    if isinstance(value, nn.Module):
+        for name, tensor in value.state_dict().items():
+            if isinstance(tensor, Tensor):
+                yield f"{path}.{name}", _digest(tensor)
+        for name, module in value.named_modules():
+            yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
+    elif isinstance(value, torch.optim.Optimizer):
+        for number, group in enumerate(value.param_groups):
+            options = {name: option for name, option in group.items() if isinstance(option, bool | int | float)}
+            yield from (
+                (f"{path}.param_groups[{number}][{name!r}]", (ELSEWHERE, option)) for name, option in options.items()
+            )
+    elif depth:
+        for name, held in list(vars(value).items()):
+            yield from ((place, (ELSEWHERE, each)) for place, each in values(f"{path}.{name}", held, depth - 1))
 
 
-def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
-    for number, group in enumerate(optimizer.param_groups):
-        for name, option in group.items():
-            if isinstance(option, bool | int | float):
-                yield f"{path}{OPTIONS.format(number)}[{name!r}]", option
-
-
-def is_option(path: str) -> bool:
-    """Whether a path is that of an optimizer's option."""
-    return OPTIONS.partition("{")[0] in path
+def is_elsewhere(value: object) -> bool:
+    """Whether a value of :func:`values` is one of :data:`ELSEWHERE`."""
+    return isinstance(value, tuple) and value[:1] == (ELSEWHERE,)
 
 
 def _state_of(value: object) -> object:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -546,20 +546,40 @@ def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
     assert found(job.loss, owner=job).hidden == "self.table"
 
 
-def test_an_option_that_the_loss_sets_in_the_jobs_copy_of_its_optimizer_is_named() -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-            self.rate = 0.1
+class Steering:
+    """A job whose loss changes what it keeps of training, for the steps to come."""
 
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.rate / 2
-            return squared(model, batch)
+    def __init__(self) -> None:
+        self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        self.sampler = WeightedRandomSampler([1.0] * 8, 8)
+        self.data = TensorDataset(torch.zeros(8))
 
-    job = Job()
-    hidden = found(job.loss, owner=job).hidden
-    assert hidden == "self.optimizer.param_groups[0]['lr']"
+    def rate(self, model: nn.Module, batch: Any) -> Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05
+        return squared(model, batch)
+
+    def weights(self, model: nn.Module, batch: Any) -> Tensor:
+        self.sampler.weights[:4] = 2.0
+        return squared(model, batch)
+
+    def labels(self, model: nn.Module, batch: Any) -> Tensor:
+        self.data.tensors[0][:4] = 2.0
+        return squared(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("steered", "path"),
+    [
+        ("rate", "self.optimizer.param_groups[0]['lr']"),
+        ("weights", "self.sampler.weights"),
+        ("labels", "self.data.tensors[0]"),
+    ],
+)
+def test_what_the_loss_sets_in_the_jobs_copies_for_later_steps_is_named(steered: str, path: str) -> None:
+    job = Steering()
+    hidden = found(getattr(job, steered), owner=job).hidden
+    assert hidden == path + findings.COPY
     with pytest.raises(JobError, match="changes with every call") as error:
         settle(TrainingConfig(batch_size=4), Findings(hidden=hidden), (), 2)
     assert "create_scheduler" in error.value.hint
