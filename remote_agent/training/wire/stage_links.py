@@ -48,9 +48,6 @@ _COUNT, _TENSOR, _SIZE = struct.Struct("!I"), struct.Struct("!BB"), struct.Struc
 _ALIGNMENT = 64
 _MAX_BYTES = (1 << 32) - 1
 
-CONNECT_ALL_S = RECONNECT_S
-"""Until all stages of a pipeline must be connected."""
-
 
 class Purpose(enum.IntEnum):
     """The purpose of a message's tensors."""
@@ -244,19 +241,19 @@ class StageLinks:
         self._listener.start()
 
     def open(self, addresses: Mapping[int, tuple[str, int]], peers: Collection[int], deadline_s: float) -> None:
-        """Connect to the peers before this stage, and wait for those after it.
+        """Connect to the peers before this stage, which listen already, and wait for those after it.
 
         Args:
             addresses: the address of each stage.
             peers: the stages with which this one exchanges data.
-            deadline_s: seconds until all connections must be open.
+            deadline_s: seconds until those after it must have loaded their weights, and connected.
 
         Raises:
             ExchangeError: some are not.
         """
-        end = time.monotonic() + deadline_s
         for peer in sorted(each for each in peers if each < self._stage):
-            self._add(self._connect(addresses[peer], end), peer)
+            self._add(self._connect(addresses[peer], time.monotonic() + RECONNECT_S), peer)
+        end = time.monotonic() + deadline_s
         with self._ready:
             while missing := sorted(set(peers) - self._links.keys()):
                 self._check()

@@ -20,6 +20,7 @@ from remote_agent.planning.blocks import TRAINED_COPIES, BlockCost, DeviceBlocks
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.shared import flat, schedule
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
@@ -33,7 +34,7 @@ from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
+from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
@@ -363,7 +364,8 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == EXTRAS}
     into_optimizer(OwnWeights(own), optimizer, kept, average)
     links.codec = codecs.create(role.codec) if role.codec != "fp32" else None
-    links.open(dict(enumerate(role.addresses)), peers(stage, role.stages, shared), CONNECT_ALL_S)
+    # The others may take as long to load; of a lost one the coordinator tells.
+    links.open(dict(enumerate(role.addresses)), peers(stage, role.stages, shared), TRANSFER_S)
     torch.manual_seed(config.seed)
     return Stage(
         part,

@@ -19,10 +19,12 @@ from remote_agent.models.errors import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
+from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model
 from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.own_weights import OwnWeights
 from remote_agent.training.worker.staged import StageEngine
@@ -180,6 +182,18 @@ def test_what_the_optimizer_takes_is_measured_and_leaves_the_weights_as_they_are
         assert costs.copies == pytest.approx(copies, abs=0.05)
         assert costs.update_s > 0
         assert [tied.blocks for tied in costs.tied] == [(0, 5)]
+
+
+def test_a_stage_waits_for_the_others_as_long_as_they_may_take_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, opened = list[float](), StageLinks.open
+
+    def noted(links: StageLinks, addresses: Any, peers: Any, deadline_s: float) -> None:
+        waited.append(deadline_s)
+        opened(links, addresses, peers, deadline_s)
+
+    monkeypatch.setattr(StageLinks, "open", noted)
+    with LocalPipeline(Job(), _config(), (0, 2, 4, 6)):
+        assert waited == [TRANSFER_S] * 3
 
 
 def test_a_lost_stage_wakes_the_others() -> None:
