@@ -98,8 +98,8 @@ def _newest(place: Path) -> Checkpoint:
     from remote_agent.training.errors import JobError
 
     if not any((place / checkpoint.FOLDER).glob("step-*.json")):
-        hint = "a run that trains gets one within its first minute; a script or a sweep has none"
-        raise JobError("it has no checkpoint yet", hint=hint)
+        hint = "a run gets its first one after some seconds of training; one that failed before or a sweep has none"
+        raise JobError("it has no checkpoint", hint=hint)
     return checkpoint.find(place)
 
 

@@ -50,7 +50,10 @@ async def place_of(cluster: str, transports: dict[str, Transport], run: str | No
         raise RunError(f"{summary.id} is a script or a sweep: it has no weights", step=STEP)
     able = holders(summary.id, copies)
     if not able:
-        raise RunError(f"{summary.id} has no checkpoint yet", step=STEP, hint="it gets one within its first minute")
+        if summary.state.final:
+            raise RunError(f"{summary.id} ended without a checkpoint ({summary.state})", step=STEP, hint="train again")
+        hint = "it gets its first one after some seconds of training"
+        raise RunError(f"{summary.id} has no checkpoint yet", step=STEP, hint=hint)
     if host and host not in able:
         hint = f"--host {' or '.join(sorted(able))}"
         raise UsageError(f"{host} does not hold the newest checkpoint of {summary.id}", step=STEP, hint=hint)

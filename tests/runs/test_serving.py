@@ -166,7 +166,7 @@ async def test_a_checkpoint_answers_a_client_with_its_token_and_nobody_else(
 async def test_what_can_not_be_served_is_one_line(machine: tuple[Transport, str, Path]) -> None:
     transport, cluster, _ = machine
     transports = {transport.host: transport}
-    with pytest.raises(RunError, match="no checkpoint yet"):
+    with pytest.raises(RunError, match=r"empty ended without a checkpoint \(lost\) -> train again"):
         await place_of(cluster, transports, "empty", "")
     with pytest.raises(UsageError, match=f"-> --host {transport.host}"):
         await place_of(cluster, transports, "trained", "other")
