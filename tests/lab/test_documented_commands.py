@@ -225,4 +225,4 @@ def test_scripts_and_rays_own_commands_run_on_the_cluster(lab: Lab, reader: Read
 
 
 def test_all_is_taken_down(lab: Lab, reader: Reader) -> None:
-    assert "nothing is left" in reader.run("hetero-tui down", "--yes")
+    assert "nothing of ours runs any more" in reader.run("hetero-tui down", "--yes")
