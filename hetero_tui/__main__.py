@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetero_tui.launcher import INVENTORY, INVENTORY_VARIABLE, open_app
+from hetero_tui.launcher import INTERRUPTED, INVENTORY, INVENTORY_VARIABLE, open_app
 
 COMPLETION = "_HETERO_TUI_COMPLETE"
 """Environment variable with which a shell asks what could come next; see `hetero-tui --show-completion`."""
@@ -34,8 +34,11 @@ def main() -> None:
     inventory = inventory_of(sys.argv[1:]) if COMPLETION not in os.environ else None
     if inventory is not None:
         sys.exit(open_app(inventory))
-    from hetero_tui.cli import application
-
+    try:
+        from hetero_tui.cli import application
+    except KeyboardInterrupt:  # later on, the command itself says what goes on
+        print("hetero-tui: interrupted before anything was done", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     application(args=inventory_first(sys.argv[1:]), prog_name="hetero-tui")
 
 

@@ -225,7 +225,8 @@ async def down(
             f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
             f"{', environments too' if purge else ''}?"
         ):
-            raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
+            hint = "" if commanding.can_ask() else "a script has to pass --yes"
+            raise UsageError("nothing was done", step="down", hint=hint)
         report = await session.down(purge)
         if output.as_json:
             output.document(asdict(report))

@@ -221,9 +221,14 @@ def exit_code(*, done: Sequence[object], failed: Sequence[object]) -> int:
     return PARTLY if done else FAILED
 
 
+def can_ask() -> bool:
+    """Whether there is a terminal to ask at."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def asks(question: str) -> bool:
     """The user's answer; no at anything that is not a terminal, which is never asked."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not can_ask():
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -231,7 +236,7 @@ def asks(question: str) -> bool:
 
 def on_a_terminal(output: Output) -> bool:
     """Whether a person can be asked."""
-    return not output.as_json and not output.plain and sys.stdin.isatty() and sys.stderr.isatty()
+    return not output.as_json and not output.plain and can_ask()
 
 
 async def write_host(

@@ -72,7 +72,7 @@ class LoggedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownPreview:
-    """What a teardown would do, for the question before it. ``running`` names the live run and its step, or is ""."""
+    """What a teardown would do, for the question before it. ``running`` names the live runs, or is ""."""
 
     cluster: str
     running: str

@@ -30,3 +30,24 @@ def test_a_name_that_no_server_resolves_does_not_keep_a_command_that_is_done() -
     """A name server that is silent, or a command of ssh_config that hangs, is waited for in a thread."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (3, "as a thread's error is told\nlate\n", "")
+
+
+INTERRUPTED = """
+import signal, sys
+from importlib.abc import MetaPathFinder
+
+class Interrupts(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "hetero_tui.cli_options":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["hetero-tui", "probe"]
+from hetero_tui.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_before_a_command_is_read_is_a_line() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "hetero-tui: interrupted before anything was done\n")

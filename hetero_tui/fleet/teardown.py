@@ -72,6 +72,10 @@ def preview(state: State, touched: Collection[str]) -> TeardownPreview:
         step = run.step if run.behind is None else run.behind.step
         saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
         live = f"{run.run} at step {step:,}" + (f" ({saved})" if run.behind is None else "")
+    others = [
+        each.id for each in state.runs or () if not (each.state.final or (run is not None and each.id == run.run))
+    ]
+    live = "; ".join(filter(None, (live, *others)))
     with_ray = [host.name for host in state.hosts if host.state in _WITH_RAY]
     stops: tuple[str, ...] = ()
     if with_ray:
