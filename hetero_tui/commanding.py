@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import typer
 
 from hetero_tui.cli_options import AcceptKeys, Json, Plain
-from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, UsageError
+from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, RunError, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, run_to_end
 from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
+from hetero_tui.text import meant
 from remote_agent import protocol
 from remote_agent.states import RunState
 
@@ -120,12 +121,17 @@ async def logs(
     def broken(error: HostError) -> None:
         output.complain(f"hetero-tui: {error.host}: {error.cause}; its lines go on once it is back")
 
-    printed = set[str]()
+    printed, others = set[str](), set[str]()
     async for entry in session.logs_of(run, host, follow=follow, failed=fail, broken=broken):
         if worker in ("", entry.line.process, f"{entry.host}/{entry.line.process}", entry.host):
             # There may be a hundred thousand: no console is made for each.
             print(reports.log_json(entry) if output.as_json else reports.log_line(entry), flush=follow)
             printed.add(entry.host)
+        else:
+            others.add(entry.line.process)
+    if worker and others and not printed:
+        hint = f"there are lines of {', '.join(sorted(others))}"
+        raise UsageError(f"no line of {worker!r}{meant(worker, others)}", step="logs", hint=hint)
     return exit_code(done=list(printed), failed=failed)
 
 
@@ -141,6 +147,9 @@ async def write_out(
     from hetero_tui.reporting.figures import figures_of
 
     summary, happened = await session.history_of(run)
+    if summary.script:
+        hint = f"`hetero-tui logs {summary.id}` shows what it printed"
+        raise RunError(f"{summary.id} is a script or a sweep: it made no steps itself", step="read run", hint=hint)
     written = text(figures_of(summary.id, happened, summary.state))
     if path is None and ending is None:
         sys.stdout.write(written)

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -34,6 +35,7 @@ from hetero_tui.transport import open_transport
 from remote_agent import protocol
 
 RUN = "digits-1"
+SWEEP = "sweep-1"
 
 
 def started(name: str = "digits") -> protocol.RunStarted:
@@ -310,6 +312,10 @@ async def session(short_folder: Path) -> AsyncIterator[Session]:
         )
         (place / "run.json").write_text(protocol.encode(spec))
         (place / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in HAPPENED))
+        sweep = place.parent / SWEEP
+        sweep.mkdir()
+        (sweep / "run.json").write_text(protocol.encode(dataclasses.replace(spec, run=SWEEP, script=True)))
+        shutil.copy(place / "events.jsonl", sweep)
         async with Session(inventory, path, ledger_folder=short_folder / "laptop", log_errors=False) as session:
             yield session
 
@@ -328,6 +334,8 @@ async def test_a_run_is_written_to_a_file_or_to_stdout_while_the_cluster_is_down
         await commanding.write_out(session, output, RUN, tmp_path / "no" / "file", None, table.as_csv)
     with pytest.raises(RunError, match=RUN):
         await commanding.write_out(session, output, "digits-2", None, None, table.as_csv)
+    with pytest.raises(RunError, match=f"it made no steps itself -> `hetero-tui logs {SWEEP}`"):
+        await commanding.write_out(session, output, SWEEP, None, ".html", page)
 
 
 def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_with_its_step() -> None:

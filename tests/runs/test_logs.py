@@ -98,6 +98,8 @@ async def test_one_host_or_process_can_be_asked_for_and_scripts_get_json(
         assert await printed(worker="half/cpu") == ["epoch 1", "Traceback", "epoch 2"]
         assert await printed(worker="coordinator") == ["run_started run=digits-1", "worker_lost worker=half/cpu"]
         await commanding.logs(session, Output(as_json=True), RUN, "fast", "cpu")
+        with pytest.raises(UsageError, match=r"no line of 'cqu'; did you mean 'cpu'\? -> there are lines of .*cpu"):
+            await commanding.logs(session, Output(as_json=True), RUN, "fast", "cqu")
         document = {"time": 20.0, "host": "fast", "process": "cpu", "line": "epoch 1 red"}
         assert json.loads(capsys.readouterr().out) == document
 

@@ -121,12 +121,17 @@ def moved_words(run: RunView) -> str:
 
 
 def verdict(times: Sequence[WorkerTime]) -> str:
-    """What the step waits for: the worker that waits least sets the pace, by its link or by its device."""
+    """What the step waits for: the worker that waits least sets the pace, by its link or by its device.
+
+    If that one waits for most of a short step, it is for the coordinator.
+    """
     times = [time for time in times if not time.word]
     if not times:
         return ""
     pace = max(times, key=lambda time: time.working)
-    compute, push, pull, _ = pace.parts
+    compute, push, pull, wait = pace.parts
+    if wait > pace.working:
+        return "bound by calls between processes"
     if push + pull > compute:
         return f"link-bound: {pace.label}"
     return f"compute-bound: {pace.label}" if len(times) > 1 else "compute-bound"

@@ -91,6 +91,7 @@ def test_the_worker_that_waits_least_decides_what_the_step_is_bound_by() -> None
     assert verdict((fast, slow_link)) == "link-bound: b"
     assert verdict((fast, time("c", 0.9, 0.05, 0.05, 0.0))) == "compute-bound: c"
     assert verdict((fast,)) == "compute-bound"
+    assert verdict((time("d", 0.37, 0.0, 0.0, 0.62),)) == "bound by calls between processes"
     assert verdict(()) == ""
 
 
