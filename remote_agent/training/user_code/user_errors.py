@@ -259,6 +259,8 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
         return "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
     if _OWN_DEVICE.search(_text(error)):
         return "leave .cuda(), .to(device) and set_device out: the engine puts model and batches on the worker's device"
+    if "backward through the graph a second time" in _text(error):
+        return "leave backward() to the run, and detach what is kept from one call to the next"
     if "rocess group has not been initialized" in _text(error):
         return "leave DistributedDataParallel and torch.distributed out: the engine itself adds up all gradients"
     if isinstance(error, SystemExit):

@@ -237,6 +237,11 @@ def test_an_error_of_a_device_is_told_apart_from_a_mistake_of_the_jobs(error: Ba
         ("importing it", "import argparse\nargparse.ArgumentParser().parse_args(['--lr'])", "without a command line"),
         ("importing it", "raise SystemExit(2)", "must not end its process"),
         ("the optimizer's step", "assert False, 'SAM requires closure'", "without a closure"),
+        (
+            "loss",
+            "import torch\nx = torch.ones(1, requires_grad=True).exp()\nx.backward()\nx.backward()",
+            "leave backward() to the run",
+        ),
         ("create_model", "raise AssertionError('Torch not compiled with CUDA enabled')", "leave .cuda()"),
         ("create_model", "import torch\ntorch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))", "adds up"),
     ],
