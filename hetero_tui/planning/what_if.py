@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from hetero_tui.errors import PlanError
 from hetero_tui.planning.catalogue import DEVICES, WIFI_BYTES, estimate, link_rate
 from hetero_tui.text import meant
+from remote_agent.planning import verdicts
 from remote_agent.planning.survey import Device, Host, Survey, Work
-from remote_agent.planning.verdicts import names
 
 USABLE = 0.9
 """Part of an added device's memory that a stage of a cut model may take."""
@@ -110,4 +110,4 @@ def _on_link(survey: Survey, names: Collection[str], link: str) -> Survey:
 
 def _check(survey: Survey, host: str) -> None:
     if host not in survey.names:
-        raise ValueError(f"no host {host!r}{meant(host, survey.names)}; there are {names(survey.names)}")
+        raise ValueError(f"no host {host!r}{meant(host, survey.names)}; there are {verdicts.names(survey.names)}")

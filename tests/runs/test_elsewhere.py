@@ -21,16 +21,25 @@ def sampled(host: str, epoch: int) -> events.HostSampled:
     return events.HostSampled(time=1.0, host=host, sample=sample, round_trip_s=None)
 
 
+class Looks:
+    """Counts how often is looked for something new."""
+
+    count = 0
+
+    async def __call__(self) -> None:
+        self.count += 1
+
+
+def looking() -> tuple[Looks, Elsewhere]:
+    looks = Looks()
+    elsewhere = Elsewhere(looks, lambda: False)
+    elsewhere.is_wanted = True
+    return looks, elsewhere
+
+
 async def test_a_host_that_runs_for_a_moment_after_its_head_is_down_is_no_new_cluster() -> None:
     """A look in the middle of another terminal's teardown would call a host failed that was taken down."""
-    looked = 0
-
-    async def look() -> None:
-        nonlocal looked
-        looked += 1
-
-    elsewhere = Elsewhere(look, lambda: False)
-    elsewhere.is_wanted = True
+    looks, elsewhere = looking()
 
     async def happened(state: State, event: events.Event) -> State:
         after = apply(state, event)
@@ -42,21 +51,14 @@ async def test_a_host_that_runs_for_a_moment_after_its_head_is_down_is_no_new_cl
     up = await happened(up, sampled("mercer", 7))
     state = await happened(up, events.ClusterChanged(time=1.0, state=ClusterState.DOWN))
     state = await happened(state, sampled("nas", 7))
-    assert looked == 0
+    assert looks.count == 0
     await happened(state, sampled("nas", 8))
-    assert looked == 1
+    assert looks.count == 1
     await elsewhere.close()
 
 
 async def test_a_sweep_of_another_terminal_is_looked_for_until_it_is_listed() -> None:
-    looked = 0
-
-    async def look() -> None:
-        nonlocal looked
-        looked += 1
-
-    elsewhere = Elsewhere(look, lambda: False)
-    elsewhere.is_wanted = True
+    looks, elsewhere = looking()
     event = sampled("mercer", 7)
     event = replace(event, sample=replace(event.sample, run="sweep-1"))
     up = replace(initial("lab", (("mercer", ""),)), cluster_state=ClusterState.UP, head="mercer", epoch=7)
@@ -67,5 +69,5 @@ async def test_a_sweep_of_another_terminal_is_looked_for_until_it_is_listed() ->
         elsewhere(event, up, replace(up, runs=runs))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert looked == times
+        assert looks.count == times
     await elsewhere.close()
