@@ -131,7 +131,7 @@ MODULES = {
     # Which samples count, and where: exactness.
     **{
         name: (f"{ENGINE}/data/{name}.py", tuple(f"tests/training/data/test_{each}.py" for each in tests.split()))
-        for name, tests in (("order", "samplers record"), ("extent", "samplers record"), ("record", "record"))
+        for name, tests in (("order", "samplers record"), ("extent", "extent samplers record"), ("record", "record"))
     },
     "slice_log": (f"{ENGINE}/server/slice_log.py", ("tests/training/server/test_stale_shard.py",)),
     "layout": (f"{ENGINE}/wire/layout.py", ("tests/training/wire/test_layout.py",)),

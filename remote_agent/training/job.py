@@ -45,7 +45,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_extras
 from remote_agent.training.user_code import checks, importing, job_code, losses, seeding, sending, side_effects
-from remote_agent.training.user_code.names import refuse_uncalled
+from remote_agent.training.user_code.names import refuse_uncallable, refuse_uncalled
 from remote_agent.training.user_code.sending import dumps as dumps
 from remote_agent.training.user_code.sending import loads as loads
 from remote_agent.training.user_code.user_errors import CREATING
@@ -92,6 +92,7 @@ def from_object(name: str, target: Any) -> Job:
         raise JobError(f"the job {name!r}: its config is a {type(config).__name__}, not a TrainingConfig")
     side_effects.note_patches()
     refuse_uncalled(target)
+    refuse_uncallable(target)
     return Job(
         name,
         target,
@@ -114,20 +115,24 @@ def _kind(target: object) -> str:
 def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
     """Make the job of a ``DistributedTrainer``, or of an object with the same attributes.
 
+    What the trainer is not given is the factory's: ``create_validation_data``, ``create_callbacks``.
+
     Raises:
         JobError: it can't be trained.
     """
     factory, validation = trainer.model_factory, getattr(trainer, "validation_data", None)
+    callbacks = getattr(trainer, "callbacks", ())
     side_effects.note_patches()
     refuse_uncalled(factory)
+    refuse_uncallable(factory)
     return Job(
         name,
         factory,
         lambda: trainer.data_loader,
         getattr(factory, "evaluate", None),
         config,
-        (lambda: validation) if validation is not None else None,
-        lambda: getattr(trainer, "callbacks", ()),
+        (lambda: validation) if validation is not None else getattr(factory, "create_validation_data", None),
+        (lambda: callbacks) if callbacks else getattr(factory, "create_callbacks", None),
     )
 
 

@@ -42,8 +42,9 @@ class DistributedTrainer:
     All arguments are keywords.
 
     Args:
-        model_factory: an object with ``create_model``, and optionally ``create_optimizer``, ``loss``, ``metrics`` and
-            ``evaluate``; see :mod:`remote_agent.training.job`.
+        model_factory: an object with ``create_model``, and optionally ``create_optimizer``, ``loss``, ``metrics``,
+            ``evaluate`` and others; see :mod:`remote_agent.training.job`. ``config``, ``create_validation_data`` and
+            ``create_callbacks`` count where the argument for the same is not given.
         data_loader: the training data: a torch ``DataLoader`` or ``Dataset``, a list of samples, a tuple of tensors, or
             another form that docs/data.md lists.
         config: the settings.
@@ -65,7 +66,8 @@ class DistributedTrainer:
         self.data_loader = data_loader
         self.validation_data = validation_data
         self.callbacks = tuple(callbacks)
-        self.config = config or TrainingConfig()
+        own = getattr(model_factory, "config", None)
+        self.config = config or (own if isinstance(own, TrainingConfig) else TrainingConfig())
 
     def train(
         self,

@@ -1,24 +1,27 @@
-"""Finds methods of a job that the engine does not call, so that they would be left out in silence."""
+"""Finds methods of a job that the engine does not call, or can't call, before a run finds that out at its end."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
 from remote_agent.training.errors import JobError
 
-CALLED = (
-    "loss",
-    "create_optimizer",
-    "create_scheduler",
-    "create_data",
-    "create_validation_data",
-    "evaluate",
-    "metrics",
-)
-"""What the engine calls if a job has it, and has a default for, or does without, if it has not."""
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "loss": ("model", "batch"),
+    "create_optimizer": ("model", "config"),
+    "create_scheduler": ("optimizer", "config"),
+    "create_data": (),
+    "create_validation_data": (),
+    "create_callbacks": (),
+    "evaluate": ("model",),
+    "metrics": ("model", "batch"),
+    "save_beside": ("folder",),
+}
+"""What the engine calls if a job has it, with these arguments; it has a default for the others, or does without."""
 
 MEANT = {
     **dict.fromkeys(("compute_loss", "calculate_loss", "get_loss", "loss_fn", "loss_function", "criterion"), "loss"),
@@ -39,7 +42,7 @@ ALIKE = 0.85
 
 
 def refuse_uncalled(factory: object) -> None:
-    """Refuse a method that is likely meant to be one of :data:`CALLED`, which the job has not, and that nothing uses.
+    """Refuse a method that is likely meant to be one of :data:`ARGUMENTS`, which the job has not, and that nothing uses.
 
     So are a job's own steps (:data:`STEPS`).
 
@@ -49,7 +52,7 @@ def refuse_uncalled(factory: object) -> None:
     kind = type(factory)
     own = {name for each in kind.__mro__[:-1] for name, value in vars(each).items() if isinstance(value, FunctionType)}
     for name in sorted(own):
-        meant = "" if name.startswith("_") or name in CALLED else _meant(name)
+        meant = "" if name.startswith("_") or name in ARGUMENTS else _meant(name)
         if meant and getattr(factory, meant, None) is None and name not in _used(kind):
             raise JobError(
                 f"the job has a {name}(), which is not called, and no {meant}()",
@@ -65,8 +68,38 @@ def refuse_uncalled(factory: object) -> None:
             )
 
 
+def refuse_uncallable(factory: object) -> None:
+    """Refuse a method that can't be called with its :data:`ARGUMENTS`; some are called only when the run ends.
+
+    Not ``loss``: it may be a criterion of outputs and targets.
+
+    Raises:
+        JobError: there are such methods; it names each.
+    """
+    wrong = [(name, given) for name, given in ARGUMENTS.items() if name != "loss" and not _takes(factory, name, given)]
+    if wrong:
+        raise JobError(
+            "; ".join(f"the engine can't call {name}({', '.join(given)})" for name, given in wrong),
+            hint="define " + "; ".join(f"def {name}({', '.join(('self', *given))})" for name, given in wrong),
+        )
+
+
+def _takes(factory: object, name: str, given: tuple[str, ...]) -> bool:
+    """Whether the method can be called so; True where there is none, or its arguments are not known."""
+    method = getattr(factory, name, None)
+    if not callable(method):
+        return True
+    try:
+        inspect.signature(method).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 def _meant(name: str) -> str:
-    return MEANT.get(name) or next(iter(difflib.get_close_matches(name, CALLED, 1, ALIKE)), "")
+    return MEANT.get(name) or next(iter(difflib.get_close_matches(name, ARGUMENTS, 1, ALIKE)), "")
 
 
 def _used(kind: type) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.names import refuse_uncalled
+from remote_agent.training.user_code.names import refuse_uncallable, refuse_uncalled
 
 
 class Model:
@@ -54,3 +54,33 @@ def test_methods_that_the_job_itself_uses_or_that_are_beside_the_right_one_are_n
 
     for job in (Model(), Helped(), Both(), Attribute()):
         refuse_uncalled(job)
+
+
+class Mistaken(Model):
+    """Its methods are called at the end of a run, or later."""
+
+    def evaluate(self, model: Any, batch: Any) -> Any: ...
+
+    def save_beside(self) -> None: ...
+
+
+def test_methods_that_the_engine_cannot_call_are_refused_together_before_the_run() -> None:
+    with pytest.raises(JobError) as refused:
+        refuse_uncallable(Mistaken())
+    assert refused.value.cause == "the engine can't call evaluate(model); the engine can't call save_beside(folder)"
+    assert refused.value.hint == "define def evaluate(self, model); def save_beside(self, folder)"
+
+
+def test_methods_with_other_names_defaults_or_any_arguments_can_be_called() -> None:
+    class Right(Model):
+        loss = staticmethod(lambda outputs, targets, weights: 0.0)  # a criterion, which the loss calls by itself
+        metrics = None
+
+        def evaluate(self, network: Any, digits: int = 3) -> Any: ...
+
+        def create_optimizer(self, *arguments: Any, **options: Any) -> Any: ...
+
+        @staticmethod
+        def save_beside(folder: Any) -> None: ...
+
+    refuse_uncallable(Right())
