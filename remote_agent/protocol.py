@@ -121,7 +121,7 @@ class NodeSpec:
     ``epoch`` tells clusters of this name apart that were formed one after the other: the larger is the newer. It is
     the time at which it was formed, so that a cluster whose head was lost is older than the one that took its place.
     ``encrypted``: all connections between machines are under TLS, and not Ray's alone. ``meshed``: its addresses are
-    those of the cluster's own WireGuard network.
+    those of the cluster's own WireGuard network. ``code``: a digest of the agent's sources, the same on all hosts.
     """
 
     cluster: str
@@ -138,6 +138,7 @@ class NodeSpec:
     epoch: int = 0
     encrypted: bool = False
     meshed: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

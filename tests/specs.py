@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hetero_tui.fleet import authority
+from hetero_tui.fleet import agent, authority
 from remote_agent.host import layout, processes
 from remote_agent.protocol import NodeSpec
 
@@ -31,4 +31,5 @@ def node_spec(host: str, role: str) -> NodeSpec:
         labels={},
         resources={},
         epoch=1,
+        code=agent.code(),
     )

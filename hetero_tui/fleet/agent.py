@@ -15,7 +15,7 @@ import shlex
 import sys
 import tarfile
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib import resources
@@ -200,6 +200,12 @@ def _sources() -> tuple[tuple[str, bytes], ...]:
     return tuple(walk(resources.files("remote_agent"), "remote_agent/"))
 
 
+@cache
+def code() -> str:
+    """A digest of the agent's sources, which tells versions apart."""
+    return _digest(_sources())
+
+
 def source(name: str) -> bytes:
     """The source of an agent file that runs alone and is sent by itself: ``probe.py``, ``host/hold.py``."""
     return dict(_sources())[f"remote_agent/{name}"]
@@ -237,6 +243,13 @@ def python_candidates(cluster: str, host: Host) -> list[str]:
     return [f"{folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
 
 
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
 @cache
 def _archive(python: str) -> tuple[bytes, str]:
     """The agent as a gzipped tar, and a digest of its contents."""
@@ -249,10 +262,8 @@ def _archive(python: str) -> tuple[bytes, str]:
         f'cd && PYTHONPATH="$agent" exec {shlex.quote(python)} -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]
-    digest = hashlib.sha256()
-    for name, data in files:
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    files.append(("digest", digest.hexdigest().encode()))
+    digest = _digest(files)
+    files.append(("digest", digest.encode()))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, data in files:
@@ -262,4 +273,4 @@ def _archive(python: str) -> tuple[bytes, str]:
             # Python tells by a source's time and size whether byte code is of it, so another text has another time.
             entry.mtime = zlib.crc32(data) % 10**9  # in the past: tar warns of others
             tar.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue(), digest.hexdigest()
+    return buffer.getvalue(), digest

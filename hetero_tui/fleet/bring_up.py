@@ -27,8 +27,8 @@ from hetero_tui.fleet.survey import (
     Surveyed,
     head_name,
     newest_epoch,
-    refuse_other_security,
     refuse_renamed,
+    refuse_unlike,
     running_head,
 )
 from hetero_tui.fleet.view import FleetView
@@ -112,7 +112,7 @@ async def _bring_up(
     inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
     if running is not None:
-        refuse_other_security(running, inventory)
+        refuse_unlike(running, inventory)
         refuse_renamed(surveyed)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
@@ -312,6 +312,7 @@ def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPl
         epoch=epoch,
         encrypted=inventory.encrypted,
         meshed=inventory.meshed,
+        code=agent.code(),
     )
 
 

@@ -116,23 +116,23 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
     return None
 
 
-def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> None:
-    """Refuse to continue if a running cluster was formed with another ``security`` than the inventory has now.
+def refuse_unlike(running: protocol.NodeSpec, inventory: Inventory) -> None:
+    """Refuse to continue with a cluster that was formed by another version, or with another ``security``, than now.
 
     Raises:
         ClusterError: it was.
     """
-    differs = ""
-    if running.encrypted != inventory.encrypted:
+    differs, step = "", "security"
+    if running.code != agent.code():
+        differs, step = "another version of hetero-tui than this laptop has", "plan cluster"
+    elif running.encrypted != inventory.encrypted:
         now = f"with `security: {'tls' if running.encrypted else 'token'}`"
         differs = f"{now}, and the inventory says `security: {inventory.security}`"
     elif running.meshed != inventory.meshed:
         now = "in a WireGuard network" if running.meshed else "without WireGuard"
         differs = f"{now}, and the inventory says `network: {inventory.network}`"
     if differs:
-        raise ClusterError(
-            f"the cluster runs {differs}", step="security", hint="run `hetero-tui down`, then `hetero-tui up`"
-        )
+        raise ClusterError(f"the cluster runs {differs}", step=step, hint="run `hetero-tui down`, then `hetero-tui up`")
 
 
 def refuse_renamed(found: Mapping[str, Surveyed]) -> None:

@@ -11,7 +11,7 @@ from hetero_tui.errors import CommandFailed, RunError
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.preflight import training_devices
-from hetero_tui.fleet.survey import head_name, refuse_other_security, refuse_renamed, running_head
+from hetero_tui.fleet.survey import head_name, refuse_renamed, refuse_unlike, running_head
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.order import Order
 from hetero_tui.runs.profile_names import profile_name
@@ -84,12 +84,12 @@ def specification(fleet: LiveFleet, run: str, job: str, settings: Mapping[str, s
 
     Raises:
         RunError: no cluster runs, it has no device that trains, or the strategy can't be encrypted as it has to be.
-        ClusterError: the inventory wants another ``security`` or ``network`` than the cluster was formed with.
+        ClusterError: the cluster was formed by another version, or with another ``security`` or ``network``.
     """
     head, spec = head_name(fleet.surveyed), running_head(fleet.surveyed)
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
-    refuse_other_security(spec, fleet.inventory)
+    refuse_unlike(spec, fleet.inventory)
     refuse_renamed(fleet.surveyed)
     devices = plan_devices(fleet, fleet.members)
     if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:

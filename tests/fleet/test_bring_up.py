@@ -322,6 +322,18 @@ async def test_a_head_without_the_authority_or_with_a_broken_one_breaks_nothing(
     assert [set(machine.given) for machine in fleet.machines] == [{"token"}] * 3, "nas then says what it lacks"
 
 
+@pytest.mark.parametrize("code", ["", "of last month"])
+async def test_a_cluster_of_another_version_is_left_as_it_is(tmp_path: Path, make_facts: Any, code: str) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer",))
+    older = replace(node("mercer"), code=code)
+    report = protocol.NodeReport(host="mercer", state=RayState.RUNNING, spec=older)
+    fleet.surveyed["mercer"] = Surveyed("mercer", node=report)
+    with pytest.raises(ClusterError, match="another version of hetero-tui than this laptop has") as refused:
+        await fleet.up()
+    assert "`hetero-tui down`, then `hetero-tui up`" in refused.value.hint
+    assert fleet.machines[0].given == {}
+
+
 @pytest.mark.parametrize(("runs", "wanted"), [("token", "tls"), ("tls", "token")])
 async def test_a_cluster_that_runs_with_another_security_is_refused(
     tmp_path: Path, make_facts: Any, runs: str, wanted: str

@@ -42,7 +42,7 @@ ALIKE = 0.85
 
 
 def refuse_uncalled(factory: object) -> None:
-    """Refuse a method that is likely meant to be one of :data:`ARGUMENTS`, which the job has not, and that nothing uses.
+    """Refuse a method that is likely meant to be one of :data:`ARGUMENTS`, which the job lacks, and that nothing uses.
 
     So are a job's own steps (:data:`STEPS`).
 
@@ -80,7 +80,7 @@ def refuse_uncallable(factory: object) -> None:
     if wrong:
         raise JobError(
             "; ".join(f"the engine can't call {name}({', '.join(given)})" for name, given in wrong),
-            hint="define " + "; ".join(f"def {name}({', '.join(('self', *given))})" for name, given in wrong),
+            hint="write " + "; ".join(f"{name}({', '.join(('self', *given))})" for name, given in wrong),
         )
 
 

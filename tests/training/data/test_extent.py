@@ -95,7 +95,7 @@ def test_a_checkpoint_that_leaves_nothing_to_do_is_refused() -> None:
 # --- Of a loader -----------------------------------------------------------------------------------------------------
 
 
-def extent(loader: DataLoader[Any], folder: Path, begin: dict[str, int] | None = None, **given: Any) -> TrainingConfig:
+def extent(loader: DataLoader[Any], folder: Path, begin: dict[str, Any] | None = None, **given: Any) -> TrainingConfig:
     size = len(loader.dataset)  # type: ignore[arg-type]
     return of_loader(TrainingConfig(**given), loader, size, Begin(folder=folder, **(begin or {})))[0]
 

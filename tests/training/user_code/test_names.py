@@ -68,7 +68,7 @@ def test_methods_that_the_engine_cannot_call_are_refused_together_before_the_run
     with pytest.raises(JobError) as refused:
         refuse_uncallable(Mistaken())
     assert refused.value.cause == "the engine can't call evaluate(model); the engine can't call save_beside(folder)"
-    assert refused.value.hint == "define def evaluate(self, model); def save_beside(self, folder)"
+    assert refused.value.hint == "write evaluate(self, model); save_beside(self, folder)"
 
 
 def test_methods_with_other_names_defaults_or_any_arguments_can_be_called() -> None:

@@ -143,7 +143,9 @@ def test_losses_are_the_same_but_for_what_kernels_round(one: float, other: float
 
 
 @pytest.mark.parametrize(("one", "other"), [(NAN, 1.0), (1.0, NAN), (float("inf"), 1.0), (NAN, NAN)])
-def test_a_loss_that_is_not_finite_counts_as_the_same_since_the_first_step_tells_of_it(one: float, other: float) -> None:
+def test_a_loss_that_is_not_finite_counts_as_the_same_since_the_first_step_tells_of_it(
+    one: float, other: float
+) -> None:
     assert is_same(seen(one), seen(other))
 
 
@@ -190,7 +192,9 @@ def test_a_gradient_may_be_off_by_so_much(off: float, norm: float, beside: float
 
 
 @pytest.mark.parametrize(("changes", "fits"), [(1.9e-4, False), (2.1e-4, True)])
-def test_a_gradient_that_rounding_changes_by_a_tenth_of_what_is_allowed_says_nothing(changes: float, fits: bool) -> None:
+def test_a_gradient_that_rounding_changes_by_a_tenth_of_what_is_allowed_says_nothing(
+    changes: float, fits: bool
+) -> None:
     whole, left, right = one_off(0.01)
     rounded = [each * (1 + changes) for each in whole]
     assert adds_up(whole, left, right, rounded, 1.0) is fits
