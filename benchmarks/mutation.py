@@ -155,7 +155,7 @@ MODULES = {
         name: (f"hetero_tui/ui/{name}.py", (f"tests/ui/test_{name}.py",))
         for name in ("arrangement", "columns", "format")
     },
-    "guards": ("hetero_tui/ui/guards.py", ("tests/ui/test_what_keys_mean.py", "tests/ui/test_sentences.py")),
+    "guards": ("hetero_tui/ui/guards.py", ("tests/ui/test_guards.py", "tests/ui/test_sentences.py")),
     "text": ("hetero_tui/text.py", ("tests/test_text.py",)),
     "sweeps": ("hetero_tui/runs/sweep.py", ("tests/runs/test_sweep.py",)),
 }

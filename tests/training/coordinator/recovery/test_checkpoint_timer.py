@@ -90,6 +90,7 @@ def test_the_first_comes_soon_and_the_others_as_often_as_was_said() -> None:
     kept = Run(checkpoint_seconds=20.0).train(100.0)
     assert kept == pytest.approx([FIRST_S + n * 20.0 for n in range(5)], abs=5 * 2 * STEP_S)
     assert Run(checkpoint_seconds=2.0).train(9.0) == pytest.approx([2.0, 4.0, 6.0, 8.0], abs=8 * STEP_S)
+    assert Run(checkpoint_seconds=0.45).train(0.75) == pytest.approx([0.6]), "the step that it is set after ends first"
 
 
 def test_they_are_rarer_where_they_cost_more() -> None:
@@ -124,6 +125,7 @@ def test_none_is_due_while_one_is_written_or_where_the_user_said_otherwise() -> 
     assert len(run.train(1.0)) == 1
     assert Run(checkpoint_seconds=0.0).train(200.0) == []
     assert Run(checkpoint_every=700).train(200.0) == pytest.approx([70.0, 140.0])
+    assert Run(checkpoint_every=1, checkpoint_seconds=1.0).train(2.0) == pytest.approx([n / 10 for n in range(1, 21)])
 
 
 def test_a_round_that_is_issued_ahead_is_not_kept() -> None:

@@ -1,0 +1,87 @@
+"""Why a key does nothing now: the first reason that holds, as a sentence. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from hetero_tui.events import HostKeyOffered
+from hetero_tui.fold import apply
+from hetero_tui.state import State
+from hetero_tui.ui.guards import DOWN, KEY, RESUME, STOP, TRAIN, UP, back_refusal, drain_refusal, offering, refusal
+from hetero_tui.ui.opening import BUSY
+from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.view import View
+from tests.ui import scenarios
+
+
+def view(state: State, busy: str = "", **more: Any) -> View:
+    return View(state=state, busy=busy, now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="", **more)
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "busy", "said"),
+    [
+        (STOP, scenarios.training(), BUSY, "The inventory is still being read."),
+        (STOP, scenarios.training(), "stopping", None),
+        (STOP, scenarios.empty(), "", "No run is going on. Press t to train."),
+        (STOP, scenarios.finished(), "", "No run is going on. Press t to train."),
+        (UP, scenarios.empty(), "", "The inventory has no machines yet."),
+        (KEY, scenarios.probed(), "probing", None),
+        (KEY, scenarios.training(), "", "No machine offers a new host key."),
+        (DOWN, scenarios.training(), "stopping", "The teardown is under way."),
+        (DOWN, scenarios.training(), "probing", None),
+        (DOWN, scenarios.training(), "", None),
+        (UP, scenarios.fresh(), "probing", "Still probing. Wait until that is done."),
+        (UP, scenarios.up(), "", "The cluster is up on every machine already."),
+        (UP, scenarios.fresh(), "", None),
+        (TRAIN, scenarios.up(), "", None),
+        (TRAIN, scenarios.training(), "", "text-7f3a is still training. Press s to stop it first."),
+        (TRAIN, scenarios.finished(), "", None),
+        (RESUME, scenarios.training(), "", "text-7f3a is still training."),
+        (RESUME, scenarios.torn_down(), "", None),
+        ("probe", scenarios.training(), "", None),
+    ],
+)
+def test_the_first_reason_that_holds_is_said(action: str, state: State, busy: str, said: str | None) -> None:
+    run = state.run.run if state.run is not None else ""
+    assert refusal(action, view(state, busy)) == (said and said.replace("text-7f3a", run))
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [("digits-4b26", "digits-4b26 is finished. Press t to train anew."), ("text-e2c0", None), ("text-none", None)],
+)
+def test_only_a_run_that_is_known_to_be_finished_is_not_resumed(run: str, said: str | None) -> None:
+    assert refusal(RESUME, view(scenarios.torn_down()), run) == said
+
+
+def test_a_run_on_the_screen_says_itself_where_it_stands() -> None:
+    state = scenarios.finished()
+    assert state.run is not None
+    assert refusal(RESUME, view(state), state.run.run) == f"{state.run.run} is finished. Press t to train anew."
+
+
+def test_what_has_no_run_can_neither_leave_nor_come_back() -> None:
+    for state in (scenarios.up(), scenarios.finished()):
+        assert drain_refusal(view(state), "nas") == "No run is going on, so there is nothing to leave."
+        assert back_refusal(view(state), "nas") == "No run is going on. Press t to train, or r to resume one."
+
+
+def test_a_host_that_takes_part_needs_not_be_brought_back() -> None:
+    state = scenarios.training()
+    assert back_refusal(view(state), "mercer") == "mercer takes part already."
+    assert back_refusal(view(state), "unheard-of") == "There is no machine to bring back."
+    assert back_refusal(view(state), None) == "There is no machine to bring back."
+    assert drain_refusal(view(state), None) == "There is no machine to drain."
+
+
+def test_of_several_offered_keys_the_marked_hosts_is_asked_about_else_the_first() -> None:
+    state = scenarios.probed()
+    for name in ("macbook", "nas"):
+        state = apply(state, HostKeyOffered(host=name, fingerprint=scenarios.FINGERPRINT))
+    asked = [offering(state, marked) for marked in ("macbook", "nas", "mercer", None)]
+    assert [host.name for host in asked if host is not None] == ["macbook", "nas", "macbook", "macbook"]
+    assert offering(scenarios.fresh(), "macbook") is None
