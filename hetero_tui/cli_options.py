@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hetero_tui.launcher import INVENTORY
+from remote_agent import protocol
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
 Plain = Annotated[bool, typer.Option("--plain", help="No colour, no boxes.")]
@@ -16,6 +17,13 @@ AcceptKeys = Annotated[
     typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
 ]
 Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run's name; the newest if not given.")]
+Weights = Annotated[
+    protocol.Choice | None,
+    typer.Option(
+        "--weights",
+        help="Of the newest checkpoint (default), of the best (keep_best), or their moving average (ema_decay).",
+    ),
+]
 With = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,7 +9,7 @@ import typer
 
 from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
-from hetero_tui.cli_options import Host, JobOrNone, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
+from hetero_tui.cli_options import Host, JobOrNone, Json, LogTo, Plain, Run, Settings, Weights, With, hosts, with_log
 from hetero_tui.commanding import Call
 from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE, USAGE
@@ -190,8 +190,8 @@ async def export(
         typer.Option(
             "--format",
             metavar="|".join(FORMS),
-            help="Figures: a row a step, or all of it. Weights: of the newest checkpoint; hf: a folder for"
-            " from_pretrained, peft: the adapter alone, merged: with the adapter in it.",
+            help="Figures: a row a step, or all of it. Weights; hf: a folder for from_pretrained, peft: the adapter"
+            " alone, merged: with the adapter in it.",
             autocompletion=lambda incomplete: [form for form in FORMS if form.startswith(incomplete)],
         ),
     ] = "csv",
@@ -199,15 +199,20 @@ async def export(
         Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="Where to; else stdout, and for weights the run's name."),
     ] = None,
+    weights: Weights = None,
 ) -> int:
     """Write a run's figures or its weights for other programs."""
     if form not in FORMS:
         output.complain(f"hetero-tui: export: no format {form!r} -> --format {', '.join(FORMS[:-1])} or {FORMS[-1]}")
         return USAGE
+    if weights is not None and form not in protocol.WEIGHTS:
+        forms = f"--format {', '.join(protocol.WEIGHTS)}"
+        output.complain(f"hetero-tui: export: --weights {weights} has no meaning for --format {form} -> {forms}")
+        return USAGE
 
     async with call.session(narrate=False) as session:
         if form in protocol.WEIGHTS:
-            name, place, step = await session.export(run, form, path)
+            name, place, step = await session.export(run, form, path, weights or protocol.Choice.NEWEST)
             if output.as_json:
                 output.document({"run": name, "file": str(place.resolve()), "step": step})
             else:
@@ -229,10 +234,11 @@ async def serve(
     device: Annotated[
         str, typer.Option("--device", metavar="cpu|cuda:0|mps", help="The host's best if not given.")
     ] = "",
+    weights: Weights = None,
 ) -> int:
-    """Serve a run's model over HTTP until Ctrl-C. It answers this computer alone, by its newest checkpoint."""
+    """Serve a run's model over HTTP until Ctrl-C. It answers this computer alone."""
     async with call.session(narrate=False) as session:
-        return await commanding.serve(session, output, run, host, port, device)
+        return await commanding.serve(session, output, run, host, port, device, weights or protocol.Choice.NEWEST)
 
 
 @commands.command()

@@ -181,9 +181,11 @@ async def metrics(session: Session, output: Output, port: int) -> int:
     return DONE
 
 
-async def serve(session: Session, output: Output, run: str | None, host: str, port: int, device: str) -> int:
-    """Serve a run's newest checkpoint until this is cancelled, or what serves it is gone."""
-    async with session.serve(run, host, port, device) as service:
+async def serve(
+    session: Session, output: Output, run: str | None, host: str, port: int, device: str, choice: protocol.Choice
+) -> int:
+    """Serve a run's checkpoint until this is cancelled, or what serves it is gone."""
+    async with session.serve(run, host, port, device, choice) as service:
         about = service.serving
         if output.as_json:
             output.document(

@@ -41,17 +41,19 @@ class Scripting(Installing):
             async with aclosing(coming) as found:
                 return summary, tuple([event async for event in found])
 
-    async def export(self, run: str | None, form: str, path: Path | None) -> tuple[str, Path, int]:
+    async def export(
+        self, run: str | None, form: str, path: Path | None, choice: protocol.Choice
+    ) -> tuple[str, Path, int]:
         """Fetch a run's weights, by default to a path with its name; returns the run, the path and the step.
 
         Raises:
-            RunError: there is no such run, or it has no checkpoint that can be exported in this format.
+            RunError: there is no such run, or it has no such checkpoint that can be exported in this format.
         """
         host, summary = await self.find(run)
         place = path if path is not None else Path(f"{summary.id}{f'.{form}' if form in SINGLE else f'-{form}'}")
         with self._working("exporting"):
-            transport = self._fleet.transports[host]
-            return summary.id, place, await fetch_weights(transport, self._fleet.cluster, summary.id, form, place)
+            transport, cluster = self._fleet.transports[host], self._fleet.cluster
+            return summary.id, place, await fetch_weights(transport, cluster, summary.id, form, place, choice)
 
     async def sweep_result(self, run: str) -> protocol.SweepResult:
         """The result of a sweep; raises RunError if there is no such sweep, or it has no result yet."""
@@ -60,8 +62,10 @@ class Scripting(Installing):
             return await result_of(self._fleet.transports[host], self._fleet.cluster, summary.id)
 
     @asynccontextmanager
-    async def serve(self, run: str | None, host: str, port: int, device: str) -> AsyncIterator[Service]:
-        """Serve the newest checkpoint of a run (None: the newest) over HTTP on ``host`` (empty: its head) while open.
+    async def serve(
+        self, run: str | None, host: str, port: int, device: str, choice: protocol.Choice
+    ) -> AsyncIterator[Service]:
+        """Serve a checkpoint of a run (None: the newest run) over HTTP on ``host`` (empty: its head) while open.
 
         Raises RunError, UsageError and HostError as :mod:`hetero_tui.runs.serving` does.
         """
@@ -70,7 +74,8 @@ class Scripting(Installing):
             self._refuse_unknown(host, step="serve")
         with self._working("serving"):
             name, place = await place_of(fleet.cluster, dict(fleet.transports), run, host)
-        async with serving(fleet.transports[place], fleet.cluster, name, port=port, device=device) as service:
+        transport = fleet.transports[place]
+        async with serving(transport, fleet.cluster, name, port=port, device=device, choice=choice) as service:
             yield service
 
     async def rays_own(self, words: Sequence[str]) -> AsyncGenerator[HostText]:

@@ -55,6 +55,15 @@ FOLLOW_FILE_SHORTER = 5
 READER_SILENT = 6
 """Exit status of what prints lines until its reader is gone: the reader sent signs of life, and then none for long."""
 
+
+class Choice(enum.StrEnum):
+    """Which weights of a run are exported or served: of its newest checkpoint, of its best, or their moving average."""
+
+    NEWEST = "newest"
+    BEST = "best"
+    AVERAGE = "average"
+
+
 WEIGHTS = ("safetensors", "pt", "hf", "peft", "merged")
 """Formats of ``remote_agent.weights``."""
 

@@ -1,8 +1,8 @@
-"""A run's newest checkpoint behind HTTP, on this machine's loopback, as long as the reader is there.
+"""A run's checkpoint behind HTTP, on this machine's loopback, as long as the reader is there.
 
 ::
 
-    python -m remote_agent.serve --folder FOLDER --run RUN [--port PORT] [--device DEVICE]
+    python -m remote_agent.serve --folder FOLDER --run RUN [--port PORT] [--device DEVICE] [--weights newest]
 
 The first line on stdin is the bearer token; the end of stdin ends the server, and so does SIGTERM. One JSON line is
 printed once it answers (:class:`~remote_agent.protocol.Serving`); empty lines are heartbeats. A model that can't be
@@ -204,7 +204,7 @@ def _checked(work: Any) -> Any:
         raise Refused(400, str(error)) from error
 
 
-def serve(place: Path, port: int, device: str) -> int:
+def serve(place: Path, port: int, device: str, choice: protocol.Choice) -> int:
     """Serve the run in ``place`` until stdin ends; returns the exit code."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the job's code prints
@@ -217,7 +217,7 @@ def serve(place: Path, port: int, device: str) -> int:
     from remote_agent.serving import Served
 
     try:
-        served = Served(place, device)
+        served = Served(place, device, choice)
         server = Server(port, token, served)
     except TrainingError as error:
         print(f"{error.cause} -> {error.hint}" if error.hint else error.cause, file=sys.stderr)
@@ -258,12 +258,13 @@ def main() -> int:
     parser.add_argument("--run", required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--device", default="")
+    parser.add_argument("--weights", type=protocol.Choice, choices=protocol.Choice, default=protocol.Choice.NEWEST)
     options = parser.parse_args()
     mark = {protocol.CLUSTER_MARK: str(options.folder)}
     if not mark.items() <= os.environ.items():  # a process's own environment is what it began with
         words = [sys.executable, "-P", "-m", "remote_agent.serve", *sys.argv[1:]]
         os.execve(sys.executable, words, os.environ | mark)  # noqa: S606 - meant
-    return serve(options.folder / "runs" / Path(options.run).name, options.port, options.device)
+    return serve(options.folder / "runs" / Path(options.run).name, options.port, options.device, options.weights)
 
 
 if __name__ == "__main__":

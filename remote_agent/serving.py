@@ -1,4 +1,4 @@
-"""A run's newest checkpoint as something that answers: predictions, and for language models text.
+"""A run's checkpoint as something that answers: predictions, and for language models text.
 
 A job may say how: ``predict(model, inputs)`` takes what JSON holds and gives what JSON can hold; ``tokens_of(text)``
 and ``text_of(tokens)`` make its model one of language. ``continued(model, tokens, cache)`` gives logits of tokens that
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from remote_agent import weights
+from remote_agent import protocol, weights
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, is_out_of_memory
@@ -46,8 +46,8 @@ class Served:
         TrainingError: the run has no checkpoint, its model can't be made, or the device is not there.
     """
 
-    def __init__(self, place: Path, device: str = "") -> None:
-        found, loaded, _, model = weights.model_of(place)
+    def __init__(self, place: Path, device: str = "", choice: protocol.Choice = protocol.Choice.NEWEST) -> None:
+        found, loaded, model = weights.model_of(place, choice)
         self.step, self.device = found.step, device or _best_device()
         try:
             self._model = model.to(self.device).eval()

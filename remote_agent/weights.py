@@ -1,8 +1,9 @@
-"""The weights of a run's newest checkpoint in the form of other programs, and a file of them as lines of text.
+"""The weights of a run in the form of other programs, and a file of them as lines of text.
 
 ::
 
-    python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT    -> Exported, as one JSON line
+    python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT --weights newest
+                                                                                -> Exported, as one JSON line
     python -m remote_agent.weights --folder FOLDER --run RUN --export NAME --read FILE    -> base64, line by line
     python -m remote_agent.weights --folder FOLDER --run RUN --export NAME --remove
 
@@ -32,7 +33,7 @@ from remote_agent.errors import TrainingError
 from remote_agent.host.processes import absolute_path
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from remote_agent.training.checkpoint.checkpoint import Checkpoint
     from remote_agent.training.config import TrainingConfig
@@ -48,13 +49,13 @@ _LINE = 48 * 1024
 """Bytes of a file in a line."""
 
 
-def export(place: Path, form: str) -> protocol.Exported:
-    """Write the newest checkpoint of the run in ``place`` into a new folder in its ``exports``.
+def export(place: Path, form: str, choice: protocol.Choice = protocol.Choice.NEWEST) -> protocol.Exported:
+    """Write weights of the run in ``place`` (:class:`~remote_agent.protocol.Choice`) into a new folder in ``exports``.
 
     Raises:
-        TrainingError: there is none, or it can't have that form.
+        TrainingError: there are none, or they can't have that form.
     """
-    found = _newest(place)
+    found = _chosen(place, choice)
     exports = place / EXPORTS
     exports.mkdir(exist_ok=True)
     for old in exports.iterdir():
@@ -63,7 +64,7 @@ def export(place: Path, form: str) -> protocol.Exported:
                 shutil.rmtree(old)
     into = Path(tempfile.mkdtemp(prefix=f"{form}-", dir=exports))
     try:
-        _write(place, found, form, into)
+        _write(place, found, choice, form, into)
     except BaseException:
         shutil.rmtree(into, ignore_errors=True)
         raise
@@ -71,36 +72,50 @@ def export(place: Path, form: str) -> protocol.Exported:
     return protocol.Exported(files=dict(sorted(files.items())), step=found.step, name=into.name)
 
 
-def _write(place: Path, found: Checkpoint, form: str, into: Path) -> None:
-    if form == "safetensors":
+def _write(place: Path, found: Checkpoint, choice: protocol.Choice, form: str, into: Path) -> None:
+    if form == "safetensors" and choice != protocol.Choice.AVERAGE:
         shutil.copyfile(found.path, into / f"{place.name}.safetensors")
+    elif form == "safetensors":
+        from safetensors.torch import save_file
+
+        save_file(_values(place, found, choice), into / f"{place.name}.safetensors", metadata={"format": "pt"})
     elif form == "pt":
         import torch
 
-        torch.save(found.weights(), into / f"{place.name}.pt")
+        torch.save(_values(place, found, choice), into / f"{place.name}.pt")
     else:
-        _of_model(place, found, form, into)
+        _of_model(place, found, choice, form, into)
 
 
-def model_of(place: Path) -> tuple[Checkpoint, Job, TrainingConfig, nn.Module]:
-    """The newest checkpoint of the run in ``place``, and the model of its job with these weights, on the CPU.
+def model_of(place: Path, choice: protocol.Choice = protocol.Choice.NEWEST) -> tuple[Checkpoint, Job, nn.Module]:
+    """The chosen checkpoint of the run in ``place``, and the model of its job with these weights, on the CPU.
 
     Raises:
         TrainingError: there is none, or the model can't be made or does not fit.
     """
-    found = _newest(place)
+    found = _chosen(place, choice)
     loaded, config = _job_of(place)
-    return found, loaded, config, _filled(loaded, config, found)
+    return found, loaded, _filled(loaded, config, found, choice)
 
 
-def _newest(place: Path) -> Checkpoint:
+def _values(place: Path, found: Checkpoint, choice: protocol.Choice) -> dict[str, Tensor]:
+    """The state dict. That of the average needs the model, which knows what is tied."""
+    from remote_agent.training.checkpoint.checkpoint import portable_state
+
+    if choice != protocol.Choice.AVERAGE:
+        return found.weights()
+    return portable_state(_filled(*_job_of(place), found, choice))
+
+
+def _chosen(place: Path, choice: protocol.Choice) -> Checkpoint:
     from remote_agent.training.checkpoint import checkpoint
     from remote_agent.training.errors import JobError
 
     if not any((place / checkpoint.FOLDER).glob("step-*.json")):
         hint = "a run gets its first one after some seconds of training; one that failed before or a sweep has none"
         raise JobError("it has no checkpoint", hint=hint)
-    return checkpoint.find(place)
+    newest = checkpoint.find(place)
+    return newest.best() if choice == protocol.Choice.BEST else newest
 
 
 def _job_of(place: Path) -> tuple[Job, TrainingConfig]:
@@ -111,7 +126,7 @@ def _job_of(place: Path) -> tuple[Job, TrainingConfig]:
     return loaded, job.configured(loaded, spec.config)
 
 
-def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module:
+def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint, choice: protocol.Choice) -> nn.Module:
     from remote_agent.training import job
     from remote_agent.training.errors import JobError
 
@@ -122,10 +137,12 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module
     except RuntimeError as error:
         cause = f"the checkpoint does not fit the model that the job makes now: {str(error).splitlines()[-1].strip()}"
         raise JobError(cause, detail=str(error)) from error
+    if choice == protocol.Choice.AVERAGE:
+        found.average_into(model)
     return model
 
 
-def _of_model(place: Path, found: Checkpoint, form: str, into: Path) -> None:
+def _of_model(place: Path, found: Checkpoint, choice: protocol.Choice, form: str, into: Path) -> None:
     from remote_agent.models.adapters import merge
     from remote_agent.training import job
     from remote_agent.training.errors import JobError
@@ -135,7 +152,7 @@ def _of_model(place: Path, found: Checkpoint, form: str, into: Path) -> None:
         raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
     if form != "hf" and not config.lora_rank:
         raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
-    model = _filled(loaded, config, found)
+    model = _filled(loaded, config, found, choice)
     if form != "peft" and not hasattr(model, "save_pretrained"):
         hint = "export it with --format safetensors, or --format pt"
         raise JobError(f"a {type(model).__name__} is no model of Hugging Face's", hint=hint)
@@ -195,6 +212,7 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--format", choices=protocol.WEIGHTS)
     what.add_argument("--export", metavar="NAME")
+    parser.add_argument("--weights", type=protocol.Choice, choices=protocol.Choice, default=protocol.Choice.NEWEST)
     parser.add_argument("--read", metavar="FILE")
     parser.add_argument("--remove", action="store_true")
     options = parser.parse_args()
@@ -209,7 +227,7 @@ def main() -> int:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said):  # what the job's code prints
-            answer = export(place, options.format)
+            answer = export(place, options.format, options.weights)
     except TrainingError as error:
         print(f"{error.cause} -> {error.hint}" if error.hint else error.cause, file=sys.stderr)
         return 1

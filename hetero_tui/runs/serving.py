@@ -62,9 +62,15 @@ async def place_of(cluster: str, transports: dict[str, Transport], run: str | No
 
 @asynccontextmanager
 async def serving(
-    transport: Transport, cluster: str, run: str, *, port: int = 0, device: str = ""
+    transport: Transport,
+    cluster: str,
+    run: str,
+    *,
+    port: int = 0,
+    device: str = "",
+    choice: protocol.Choice = protocol.Choice.NEWEST,
 ) -> AsyncIterator[Service]:
-    """Serve the newest checkpoint of ``run`` on a host that holds it; leaving the context ends it there.
+    """Serve a checkpoint of ``run`` on a host that holds it; leaving the context ends it there.
 
     Raises:
         RunError: it can't be served.
@@ -73,7 +79,8 @@ async def serving(
     """
     token = secrets.token_urlsafe(32)
     there = port if isinstance(transport, LocalTransport) else 0  # else it is wanted here, and may be taken there
-    words = ("--folder", agent.home_folder(cluster), "--run", run, "--port", str(there), "--device", device)
+    words: tuple[str, ...] = ("--folder", agent.home_folder(cluster), "--run", run, "--port", str(there))
+    words += ("--device", device, "--weights", choice)
     command = agent.words(cluster, "serve", *words)
     async with transport.converse(command, step=STEP, silence=deadlines.SILENCE) as talk:
         await talk.say(f"{token}\n".encode())

@@ -28,18 +28,34 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
 """Of a file, perhaps in a folder, as Hugging Face's additional_chat_templates are."""
 
 
-async def fetch_weights(transport: Transport, cluster: str, run: str, form: str, path: Path) -> int:
-    """Write the weights of a run's newest checkpoint to ``path``, a file or a folder; the checkpoint's step.
+async def fetch_weights(
+    transport: Transport,
+    cluster: str,
+    run: str,
+    form: str,
+    path: Path,
+    choice: protocol.Choice = protocol.Choice.NEWEST,
+) -> int:
+    """Write weights of a run (:class:`protocol.Choice`) to ``path``, a file or a folder; returns the checkpoint's step.
 
     Raises:
-        RunError: the run has no checkpoint, or it can't have that form.
+        RunError: the run has no such checkpoint, or it can't have that form.
         UsageError: ``path`` can't be written, is not of the format's kind, or is a folder that has other files.
         HostError: the head failed at it.
     """
     refuse_kind(path, form)
     words: tuple[str, ...] = ("--folder", agent.home_folder(cluster), "--run", run)
     done = await agent.call(
-        transport, cluster, "weights", *words, "--format", form, step=STEP, deadline=deadlines.EXPORT
+        transport,
+        cluster,
+        "weights",
+        *words,
+        "--format",
+        form,
+        "--weights",
+        choice,
+        step=STEP,
+        deadline=deadlines.EXPORT,
     )
     if done is None or done.exit_status != 0:
         said = last_lines(done.stderr, 1) if done is not None else "no agent there"

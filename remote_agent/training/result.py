@@ -17,7 +17,6 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.average import EMA
 
 Rows = tuple[Mapping[str, Any], ...]
 
@@ -72,11 +71,9 @@ class TrainingResult:
         Raises:
             JobError: no average was kept, or its checkpoint can't be read.
         """
-        remembered = checkpoint.find(self.checkpoint).training_state().optimizer
-        averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
-        if not averages:
-            raise JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")
-        return self._with({**self.state_dict, **averages})
+        model = self._with(self.state_dict)
+        checkpoint.find(self.checkpoint).average_into(model)
+        return model
 
     def plot(self) -> Any:
         """Draw the loss of each step and each validation metric; returns a matplotlib figure.

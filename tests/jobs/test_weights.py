@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from remote_agent import jobs, protocol, weights
 from remote_agent.serving import Served
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.errors import JobError
 
 tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
@@ -145,6 +147,52 @@ def test_a_form_that_the_run_can_not_have_is_refused(
     assert "--format" in caught.value.hint
 
 
+def test_the_best_checkpoint_and_the_average_of_the_weights_are_exported_and_served(
+    tmp_path: Path, model: Path
+) -> None:
+    place, trained = run_of(tmp_path, model)
+    best = {name: value.clone() for name, value in trained.state_dict().items()}
+    averages = {name: torch.full_like(value, 0.25) for name, value in trained.named_parameters()}
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(1.0)
+    config = {"batch_size": 1, "seed": 0, "keep_best": "val_loss", "ema_decay": 0.9}
+    about = {"position": 0, "seed": 0, "config": config, "watched": [(6, 0.5), (7, 0.1), (8, 0.2)]}
+    state = TrainingState(optimizer={name: {"ema": value} for name, value in averages.items()})
+    checkpoint.save(place / "checkpoints", 8, trained, about, state)
+
+    def pt(choice: protocol.Choice) -> tuple[int, dict[str, Tensor]]:
+        found = weights.export(place, "pt", choice)
+        return found.step, torch.load(place / weights.EXPORTS / found.name / "hf-lm-1.pt", weights_only=True)
+
+    expected = {protocol.Choice.NEWEST: (8, trained.state_dict()), protocol.Choice.BEST: (7, best)}
+    averaged = copy.deepcopy(trained)
+    for parameter in averaged.parameters():  # one of them is tied
+        torch.nn.init.constant_(parameter, 0.25)
+    expected[protocol.Choice.AVERAGE] = (8, averaged.state_dict())
+    for choice, (step, values) in expected.items():
+        taken, found = pt(choice)
+        assert taken == step
+        assert found.keys() == values.keys()
+        assert all(torch.equal(found[name], value) for name, value in values.items()), choice
+        made, _, served = weights.model_of(place, choice)
+        assert made.step == step
+        assert all(torch.equal(served.state_dict()[name], value) for name, value in values.items()), choice
+
+
+def test_what_was_not_kept_is_named_with_the_setting_that_keeps_it(tmp_path: Path, model: Path) -> None:
+    place, trained = run_of(tmp_path, model)
+    for choice, said in ((protocol.Choice.BEST, "keep_best="), (protocol.Choice.AVERAGE, "ema_decay=")):
+        with pytest.raises(JobError, match="was kept") as caught:
+            weights.export(place, "pt", choice)
+        assert said in caught.value.hint
+    about = {"position": 0, "seed": 0, "config": {"batch_size": 1, "seed": 0, "keep_best": "val_loss"}}
+    for watched, said in (([(6, 0.5), (8, 0.7)], "of step 6, is not on this host"), ([(8, None)], "no evaluation has")):
+        checkpoint.save(place / "checkpoints", 8, trained, {**about, "watched": watched})
+        with pytest.raises(JobError, match=said):
+            weights.export(place, "pt", protocol.Choice.BEST)
+
+
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for name in ("run", "nothing"):
@@ -165,7 +213,7 @@ def test_a_checkpoint_that_the_run_removes_meanwhile_is_exported(
         return create(*arguments)
 
     monkeypatch.setattr(job, "create_model", removing)
-    found = weights.model_of(place)[3]
+    found = weights.model_of(place)[2]
     assert torch.equal(logits(found), logits(trained))
 
 

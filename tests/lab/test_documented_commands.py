@@ -88,8 +88,9 @@ def reader(product: HeteroTui) -> Reader:
 
 @pytest.fixture(scope="module")
 def run(reader: Reader, product: HeteroTui) -> str:
-    """A run of ``text`` that was stopped."""
-    with Following(product, *reader.words("hetero-tui train text --set num_iterations=500")) as training:
+    """A run of ``text`` that was stopped, with the moving average of its weights."""
+    kept = ("--set", "ema_decay=0.9")
+    with Following(product, *reader.words("hetero-tui train text --set num_iterations=500", *kept)) as training:
         training.until(protocol.Step)
         reader.names |= {"text-7f3a": training.run, "text-7f3": training.run}
         assert f"{training.run} is stopped at step" in reader.run("hetero-tui stop text-7f3a")
@@ -147,7 +148,9 @@ def test_a_run_is_shown_and_its_figures_and_weights_are_taken_elsewhere(lab: Lab
     assert "<svg" in (home / "text.html").read_text()
     assert load_file(home / f"{run}.safetensors")
     assert "bootstrap" in said["hetero-tui --help"]
-    with reader.staying("hetero-tui serve text-7f3a") as served:
+    best = reader.run("hetero-tui export text-7f3 --format pt --weights best", code=1)
+    assert "no best checkpoint was kept -> set keep_best" in best
+    with reader.staying("hetero-tui serve text-7f3 --weights average") as served:
         assert served.stdout is not None
         assert "on cpu of mercer" in served.stdout.readline()
         assert len(generated(lab, served.stdout)) > 1

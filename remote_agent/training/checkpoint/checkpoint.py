@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.errors import JobError, StorageError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.average import EMA
 from remote_agent.training.shared.portable import NotPortable
 
 FOLDER = "checkpoints"
@@ -89,6 +91,38 @@ class Checkpoint:
             JobError: the file can't be read.
         """
         return load(self.beside) if self.beside is not None else {}
+
+    def best(self) -> Checkpoint:
+        """The checkpoint of the best evaluation up to this one.
+
+        Raises:
+            JobError: none was kept, or it is not on this host.
+        """
+        if not self.config.get("keep_best"):
+            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
+        found = self.goal.best(self.watched)
+        if found is None:
+            raise JobError("no evaluation has given a number so far, so no checkpoint is the best one")
+        path = path_of(self.path.parent, found[0])
+        if not path.is_file():
+            cause = f"the best checkpoint, of step {found[0]}, is not on this host"
+            raise JobError(cause, hint="it is where that step was made; other hosts have copies of newer ones alone")
+        return find(path)
+
+    @torch.no_grad()
+    def average_into(self, model: nn.Module) -> None:
+        """Put the moving average of the weights into ``model``: a tied weight has one under several names.
+
+        Raises:
+            JobError: no average was kept, or the file can't be read.
+        """
+        remembered = self.training_state().optimizer
+        averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
+        if not averages:
+            raise JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")
+        parameters = dict(model.named_parameters())
+        for name, average in averages.items():
+            parameters[name].copy_(average)
 
     def training_state(self) -> TrainingState:
         """What the optimizer remembered.
