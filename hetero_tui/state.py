@@ -169,6 +169,7 @@ class RunView:
     iterations: int = 0
     batch_size: int = 0
     parameters: int = 0
+    script: bool = False  # or a sweep: it makes no steps of its own
     step: int = 0
     loss: float | None = None
     samples: int = 0
