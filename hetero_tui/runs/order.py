@@ -164,7 +164,7 @@ def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
     known = fields.names()
     for name in wanted:
         near = nearest(name, known, alike=_ALIKE)
-        if name not in known and near and not code.mentions(name):
+        if name not in known and near and name not in code.words:
             yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 
 
@@ -234,7 +234,7 @@ def _rest(job: Job, code: Code | None) -> Mapping[str, Any] | None:
     """The job's own configuration beside the defaults of a run on the fleet; None: only its host knows it."""
     if job.name in READY_JOBS and job.file is None:
         return {**fields.OF_ORDERS, **chosen_by(job)}
-    is_known = code is not None and not job.is_open and not code.mentions("TrainingConfig")
+    is_known = code is not None and not job.is_open and "TrainingConfig" not in code.words
     return fields.OF_ORDERS if is_known else None
 
 
