@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from remote_agent.errors import first_line
 from remote_agent.training.errors import JobError
 
 ENDINGS = (".jsonl", ".txt")
@@ -67,9 +68,3 @@ def _texts_of(path: Path, wanted: str) -> Iterator[str]:
         said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
         hint = "each line of a .jsonl file is a JSON object with a text"
         raise JobError(f"{path.name}, line {number}: it is no JSON: {said}", hint=hint) from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, and the second where the first is a heading."""
-    first, *others = (str(error).strip() or type(error).__name__).splitlines()
-    return f"{first} {others[0].strip()}" if others and first.endswith(":") else first
