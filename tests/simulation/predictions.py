@@ -23,7 +23,7 @@ from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.survey import Survey
 from remote_agent.training.coordinator import trial
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError

@@ -33,7 +33,7 @@ from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import optimizer_check, setup
 from remote_agent.training.coordinator.plan import placement, siting
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.placement import Node
 from remote_agent.training.coordinator.processes import crashes, joining
 from remote_agent.training.coordinator.recovery import rollback

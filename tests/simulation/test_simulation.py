@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.cuts import least_seconds
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged

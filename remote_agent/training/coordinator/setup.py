@@ -34,7 +34,7 @@ from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan import profiles, run_plan, siting
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure, share_cores
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
 from remote_agent.training.coordinator.plan.siting import Located, Surroundings
 from remote_agent.training.coordinator.plan.surveying import Fleet
@@ -42,6 +42,7 @@ from remote_agent.training.coordinator.processes import actors
 from remote_agent.training.coordinator.processes.actors import Servers, Workers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.processes.measure import Candidate, measure, share_cores
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session

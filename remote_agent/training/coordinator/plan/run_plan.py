@@ -13,7 +13,7 @@ from remote_agent.planning.survey import Survey
 from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import surveying
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder

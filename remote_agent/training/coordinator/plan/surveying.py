@@ -17,7 +17,7 @@ from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.planning.ways import Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
 from remote_agent.training.errors import CUT_HINT, TooLarge, TrainingError
 

@@ -17,8 +17,9 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.coordinator.members import Server
 from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.plan.measure import Candidate, pulse_of
 from remote_agent.training.coordinator.plan.placement import Node, Placement
+from remote_agent.training.coordinator.processes.heartbeat import pulse_of
+from remote_agent.training.coordinator.processes.measure import Candidate
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.deadlines import LOAD_S, OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
 from remote_agent.training.errors import DeviceUnfit, LostAtStart, PlacementError

@@ -23,9 +23,9 @@ from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.actors import Workers
+from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
 from remote_agent.training.shared import likeness, rpc

@@ -14,7 +14,7 @@ from remote_agent.planning.ways import EXCHANGE, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import run_plan
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile
 from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
 from remote_agent.training.coordinator.plan.surveying import Fleet

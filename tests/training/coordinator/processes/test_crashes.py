@@ -6,9 +6,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.processes import crashes
 from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.errors import LostAtStart
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, WorkerReady
