@@ -31,7 +31,6 @@ def refuse_unfit(named: str, folder: Path) -> None:
 
     Args:
         named: the folder as the user named it.
-        folder: where it is.
 
     Raises:
         JobError: one is missing, damaged or a pointer of Git LFS, a tensor is in two of them, or they hold a form that

@@ -82,10 +82,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     """Freeze ``model``, and put adapters beside its linear layers, in place.
 
     Args:
-        model: the job's, with its first weights.
         four_bits: hold the weights of all linear layers but the output layer as NF4.
-        rank: of the adapters.
-        alpha: see :class:`LoraLinear`.
         targets: last parts of the names of layers that get an adapter; none: all but the output layer.
 
     Raises:

@@ -97,8 +97,6 @@ def load(outline: Callable[[], nn.Module], folder: Path, key: str, seed: int) ->
 
     Args:
         outline: makes the model with its adapters on the device ``meta``, without memory.
-        folder: of what is kept.
-        key: of the model.
         seed: of the adapters' first numbers.
     """
     path = folder / f"{key}.safetensors"

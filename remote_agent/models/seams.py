@@ -168,7 +168,6 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
 
     Args:
         model: the whole model; it is as it was afterwards.
-        blocks: see :func:`~remote_agent.models.blocks.blocks_of`.
         loss: the job's, on a few samples.
 
     Raises:

@@ -22,7 +22,6 @@ class Channel:
     """One thing that carries bytes, or does work, at a rate.
 
     Attributes:
-        name: in words, for the plan.
         rate: bytes/s.
         free: when it has done all that was handed to it, in seconds.
         busy: seconds that it was at work.
@@ -65,7 +64,6 @@ class Network:
     """The channels of some hosts.
 
     Args:
-        hosts: with their links.
         media: what several of them share: bytes/s, by name.
     """
 

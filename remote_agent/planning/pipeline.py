@@ -23,8 +23,6 @@ class CutPlan:
 
     Attributes:
         cut: the stages; they name devices by their numbers.
-        micro_batches: of a step.
-        devices: what each takes.
     """
 
     cut: Cut
@@ -59,9 +57,6 @@ def decided(devices: Sequence[DeviceBlocks], micro_batches: int, links: Links, c
 
     Args:
         devices: what each takes for a micro-batch.
-        micro_batches: of a step.
-        links: between their hosts.
-        config: what the user fixed.
 
     Raises:
         DoesNotFit: the model, into the devices' memory.

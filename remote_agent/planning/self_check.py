@@ -64,7 +64,6 @@ class SelfCheck:
     """What the last steps say about a prediction.
 
     Attributes:
-        predicted: what was foreseen.
         seen: the last steps, the newest last.
         passed: steps since the prediction was made.
     """
@@ -156,10 +155,7 @@ def better(survey: Survey, now: Prediction, limits: Limits, samples_left: float,
     """Another plan that is worth to be carried out; None: there is none.
 
     Args:
-        survey: as all is now.
         now: what a step takes now.
-        limits: of the choice.
-        samples_left: of the run.
         pause_s: what it costs to make the run ready again.
     """
     try:

@@ -43,8 +43,6 @@ def split(batch: int, profiles: Sequence[DeviceProfile], least: int = 1) -> tupl
     The real-valued optimum is rounded down; each sample left over goes where it ends soonest.
 
     Args:
-        batch: samples of a step.
-        profiles: of the devices.
         least: see :func:`without_crumbs`.
 
     Raises:
@@ -76,7 +74,6 @@ def without_crumbs(shares: Sequence[int], limits: Sequence[int], least: int) -> 
     first, where they have room; else it is filled up from the largest that can spare so many.
 
     Args:
-        shares: samples of each slice.
         limits: the most of each.
         least: of a slice that is not empty, >= 1.
     """

@@ -60,8 +60,6 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     """A step of a way.
 
     Args:
-        survey: fleet and job.
-        way: how.
         bound: the exchange takes no longer than its busiest link, whatever the order of its parts: a lower bound of the
             step, in a hundredth of the time.
 

@@ -105,9 +105,7 @@ class LossNotFinite(TrainingError):
         """The error for a slice.
 
         Args:
-            loss: of the slice.
             at: which step, in words.
-            indices: of its samples.
             weights: the weights that it was computed with are finite.
         """
         first = ", ".join(str(index) for index in indices[:_MAX_SAMPLES])

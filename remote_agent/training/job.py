@@ -196,8 +196,6 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
     """Make a model with the job's factory, on the CPU, after seeding torch's, numpy's and Python's random numbers.
 
     Args:
-        factory: the job's.
-        seed: of the random numbers.
         config: settings of adapters and four-bit weights; None: leave the model as the factory makes it.
 
     Raises:

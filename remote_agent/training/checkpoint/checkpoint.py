@@ -46,7 +46,6 @@ class Checkpoint:
         step: the last step that is in it.
         position: how many samples of the global order were used up to then.
         seed: of the order.
-        config: the whole configuration of that run.
         dataset_size: samples of its dataset; None where it can't be known.
         optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
         missing: why there is no optimizer state.
@@ -135,9 +134,7 @@ def save(
     Args:
         folder: made when it does not exist; the one that it is in has to be there.
         step: the last step that is in the weights.
-        model: whose state dict is written.
         about: further fields of the JSON document: ``position``, ``config``.
-        state: what the optimizer remembers.
         changing: names of buffers and frozen parameters that training changes.
 
     Returns:

@@ -40,7 +40,6 @@ class Saved:
 
     Attributes:
         step: the last one that is in it.
-        path: of the file with the weights.
         size: bytes of all its files.
         seconds: that it took to be written.
         missing: why it has no optimizer state; empty else.
@@ -57,7 +56,6 @@ class Saver:
     """Writes the checkpoints of one run; a context manager, which waits at its end for the one under way.
 
     Args:
-        folder: for the checkpoints.
         keep: newest ones that are kept; older ones are removed once a newer one is whole.
         about: fields of every document.
 
@@ -106,7 +104,6 @@ class Saver:
             step: the last step that is in the weights.
             model: stays as it is until the checkpoint is whole.
             position: samples of the global order that were used.
-            snapshot: fetches what the optimizer remembers.
             watched: what came of the evaluations up to ``step``.
             changing: names of buffers and frozen parameters that training changes.
         """

@@ -50,8 +50,6 @@ def run(
     """Carry out a run and write all its events, including the final one.
 
     Args:
-        request: the run.
-        journal: gets the events.
         stopping: returns True once the user wants the run to end early.
         callbacks: called with the events, in addition to the job's own callbacks.
 

@@ -45,7 +45,6 @@ class Overseer:
         coordinate: a function that a new process can import.
         may_go_on: called after a child was killed; says whether another may follow.
         tell_lost: called before another one follows.
-        forks: whether a child is a fork.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ class PlanCheck:
 
     Args:
         session: the run's, before its first step.
-        saver: of its checkpoints.
     """
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,8 +62,6 @@ class PlanCheck:
         """Check the plan after a step.
 
         Args:
-            session: the run's.
-            report: of the step.
             samples: number of the run's samples so far.
 
         Returns:

@@ -17,10 +17,7 @@ def tell(session: Session, journal: Journal, host: str, planned: Survey | None, 
     """Write the event of the plan, with the cut of the batch and the reasons.
 
     Args:
-        session: the run's.
-        journal: gets the event.
         host: the coordinator's.
-        planned: the data of the plan.
         left_out: hosts that do not take part, and why.
     """
     profiles = [member.track.current for member in session.members]

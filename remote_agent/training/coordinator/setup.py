@@ -98,9 +98,6 @@ def ready(
     """Check, place, measure and plan. The actors end with the ``with`` block.
 
     Args:
-        request: the run.
-        journal: gets the events.
-        crashes: the record of workers that die.
         again: the journal already says that the run starts or resumes.
         plans: measure the links even if they are known.
         tell: called with the progress.
@@ -218,10 +215,7 @@ def opened(
     """Open what was planned.
 
     Args:
-        known: the run.
-        journal: gets the events.
         stopping: returns True once the user wants the run to end early.
-        crashes: the record of workers that die.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).

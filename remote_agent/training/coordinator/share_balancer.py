@@ -90,9 +90,7 @@ class ShareBalancer:
         A worker that joined after ``step`` is not used: it gets the weights only when this step is complete.
 
         Args:
-            size: number of samples in the slice.
             busy: seconds of earlier work of a worker.
-            step: the slice's step.
             among: the workers to choose from; None: all.
         """
 

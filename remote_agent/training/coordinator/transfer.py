@@ -142,7 +142,6 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
     """Let the shards serve with a new secret; a shard that served before forgets its state.
 
     Args:
-        stream: the streamed parameters.
         servers: the shards, in the layout's order.
         kept: the initial weights, as a worker kept them; None: those of the run's start.
 

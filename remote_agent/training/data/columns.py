@@ -69,11 +69,7 @@ class Table:
 
 
 class Items:
-    """A data set whose samples are made one by one, though it could give several at once: each is random by itself.
-
-    Args:
-        given: as the user gave it.
-    """
+    """A data set whose samples are made one by one, though it could give several at once: each is random by itself."""
 
     def __init__(self, given: Any) -> None:
         self._given = given

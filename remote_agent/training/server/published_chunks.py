@@ -54,7 +54,6 @@ class PublishedChunks(HeldChunks):
         """Count a GRADIENT frame.
 
         Args:
-            header: the frame's.
             payload: of :meth:`payload_size` bytes (uint8).
             scratch: float32, as long as the longest chunk; overwritten.
 
@@ -103,7 +102,6 @@ class PublishedChunks(HeldChunks):
         """Send ``listener`` the chunks that its worker lacks, and then everything that is published.
 
         Args:
-            listener: the worker's outbox.
             step: the newest step of which the worker holds any chunk.
             held: for each chunk of the shard, whether the worker holds it at ``step``; otherwise at ``step - 1``.
 

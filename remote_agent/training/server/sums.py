@@ -38,8 +38,6 @@ class ChunkSum:
 
         Args:
             header: step, slice, weight, and how many slices and samples the step has.
-            codec: of the payload.
-            payload: the gradient sum.
             scratch: float32, at least the chunk's length; overwritten.
 
         Raises:

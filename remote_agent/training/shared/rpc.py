@@ -127,9 +127,7 @@ def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[
     """Start an actor of ``cls``; it may not be placed yet when this returns.
 
     Args:
-        cls: the actor's class.
         options: Ray's.
-        arguments: the constructor's.
         groups: names for :meth:`Actor.call_in`: calls of one group are carried out one after the other, beside all
             others.
         name: of an actor that outlives this process, for :func:`find`; without one it ends with this process.

@@ -156,7 +156,6 @@ class Rates:
 
     Attributes:
         options: of the optimizer and of the schedule's first steps.
-        notes: what the plan says of them.
     """
 
     def __init__(

@@ -199,7 +199,6 @@ def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor) -> Tens
     float32 rounding).
 
     Args:
-        codec: the codec.
         values: float32, shape ``(n,)``; unchanged.
         residual: float32, shape ``(n,)``, same device; initially zero, changed in place. If some numbers of a round are
             not finite, the payload shows it, and the residual is reset to zero.

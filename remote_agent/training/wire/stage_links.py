@@ -244,7 +244,6 @@ class StageLinks:
         """Connect to the peers before this stage, which listen already, and wait for those after it.
 
         Args:
-            addresses: the address of each stage.
             peers: the stages with which this one exchanges data.
             deadline_s: seconds until those after it must have loaded their weights, and connected.
 

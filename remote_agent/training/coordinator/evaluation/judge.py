@@ -56,8 +56,6 @@ class Judge:
         """After a step, evaluate it if it is due.
 
         Args:
-            session: the run's.
-            step: the step.
             begin: the position of its first sample.
             end: the position after its last one.
 
@@ -72,7 +70,6 @@ class Judge:
         """Evaluate the last step of a killed coordinator, if that was due and is missing.
 
         Args:
-            session: the session that was taken over.
             folder: the run's, with the record of its slices.
         """
         step = session.order.done

@@ -90,7 +90,6 @@ class SpeedTrack:
         noise: logarithms of those ratios over the factor before each; longer, since a change does not end it.
         seconds: what its last slice took.
         jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
-        steps: how many were observed.
         usual: the factor that it settled at; None in the first steps.
         slow: its speed fell well below the usual one, and was not back since.
     """
@@ -215,10 +214,6 @@ def recut(
     """Better shares, or None when the present ones are good enough.
 
     Args:
-        batch: samples of one step.
-        shares: the present cut.
-        tracks: one for each share.
-        steps_since: steps since the last cut.
         least: samples of a slice that is not empty.
     """
     if steps_since < STEPS_BETWEEN and not any(track.jumped for track in tracks):

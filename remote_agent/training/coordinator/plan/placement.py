@@ -57,8 +57,6 @@ class Placement:
 
     Attributes:
         worker: name of the worker, ``host/device``.
-        spec: the device.
-        node: the node that it runs on.
         threads: CPU threads that torch may use there.
         gpus: GPU slots to ask Ray for: 1 on a cluster that hands out GPUs itself, 0 on ours (placed by label alone).
     """
@@ -167,7 +165,6 @@ def without_sharing(seats: Sequence[Placement], machines: Sequence[tuple[str, in
     Threads that have to wait for a core hold up all others of their group, which spin meanwhile.
 
     Args:
-        seats: of workers.
         machines: for each, which computer it is on and how many cores that has.
     """
     wanted: Counter[str] = Counter()

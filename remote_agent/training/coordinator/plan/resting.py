@@ -58,7 +58,6 @@ def trial_cut(shares: Sequence[int], device: int, least: int) -> tuple[int, ...]
     """The same samples with ``least`` of them for ``device``, from the largest share; None: that would be too small.
 
     Args:
-        shares: samples of each device.
         device: index of one that has none.
         least: samples of a slice that is not empty.
     """

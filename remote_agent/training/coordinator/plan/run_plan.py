@@ -30,8 +30,6 @@ class Profile:
     """What is known before the first step.
 
     Attributes:
-        measured: of the devices.
-        optimizer: the job's.
         dtypes: of the trained parameters, by name.
         max_batches: the most samples that the user lets each device take at a time; None: any.
         fleet: where the devices are; None: not known, and nothing is predicted.
@@ -58,7 +56,6 @@ class RunPlan:
         reasons: for the user: why it is so.
         hosts: that take part; None: all.
         survey: of these hosts, for predictions; None: nothing is known.
-        whole: of all hosts.
         left_out: hosts that take no part, and why.
     """
 
@@ -90,8 +87,6 @@ class Planned(Protocol):
         """How the first step is cut. Pure.
 
         Args:
-            config: the run's.
-            profiles: of the devices.
             least: samples of a slice that is not empty.
 
         Raises:
@@ -101,11 +96,6 @@ class Planned(Protocol):
 
 def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPlan:
     """Decide.
-
-    Args:
-        config: as it was set.
-        profile: what was measured.
-        order: of the samples.
 
     Raises:
         JobError: the job can't be trained with these settings, or is not the same on all hosts.

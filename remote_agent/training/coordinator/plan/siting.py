@@ -28,7 +28,6 @@ class Siting:
         hosts: one for each shard, in order.
         parts: of the buffer, one for each shard; they sum to 1.
         together: all workers can reach the only shard through shared memory.
-        reasons: for the plan.
     """
 
     hosts: tuple[str, ...]
@@ -104,8 +103,6 @@ class Located:
     """The server, or a worker.
 
     Attributes:
-        host: that it runs on.
-        actor: its process.
         computes: it is a worker.
     """
 
@@ -128,7 +125,6 @@ def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], 
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
-        config: the run's.
         numel: numbers in the flat buffer.
         actors: the server that is there already, and then the workers.
         plans: the links decide about more than shards.
@@ -153,9 +149,7 @@ def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings
     """Choose the hosts. Pure.
 
     Args:
-        config: the run's.
         numel: numbers in the flat buffer.
-        codecs: for the network.
         there: the hosts that may hold a shard.
 
     Raises:

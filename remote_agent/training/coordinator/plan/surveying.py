@@ -29,10 +29,6 @@ class Fleet:
     """The devices that were measured, and where they are.
 
     Attributes:
-        job: the job's name.
-        names: of the workers.
-        specs: of their devices.
-        simulated: their simulated speeds.
         there: the computers, and their links.
         numel: trained numbers of the job's model.
         relative: time of the job's optimizer over AdamW's.
@@ -55,9 +51,6 @@ def survey_of(
     """What the planner works with.
 
     Args:
-        fleet: the devices.
-        found: what was measured of them.
-        config: the run's.
         streamable: parameter servers can hold the model.
         least: samples of a slice that is not empty.
     """
@@ -179,8 +172,6 @@ class Chosen:
 
     Attributes:
         config: the settings with a way in the place of ``auto``.
-        hosts: that take part.
-        reasons: for the user.
         left_out: the other hosts, and why.
     """
 

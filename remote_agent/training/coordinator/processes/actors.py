@@ -47,7 +47,6 @@ class WorkerInit:
     """The data with which every server and worker is opened.
 
     Args:
-        trained: the job.
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         split: each worker gets only its own weights, once they are decided.
@@ -289,7 +288,6 @@ def started(
     """Start server and workers, and open them on their hosts; they end with the block.
 
     Args:
-        request: the run.
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         options: of the job's optimizer here.

@@ -80,8 +80,6 @@ class Crashes:
         """Check with the heartbeat whether a worker hangs, and whether the run has to end.
 
         Args:
-            members: the workers.
-            heartbeat: the heartbeat of the workers.
             deadline_s: deadline of a slice, in addition to ten times the expected time of its samples.
 
         Raises:
@@ -101,8 +99,6 @@ class Crashes:
         """The reason why a worker was not measured in time, if a call of the user's code does not return.
 
         Args:
-            seat: of the worker.
-            actor: the worker.
             pulse: its last answer to a ping; None: there was none.
         """
         if pulse is not None:

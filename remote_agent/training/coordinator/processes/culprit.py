@@ -19,8 +19,6 @@ class Crash:
     """A worker died in a call of the user's code, or hangs in it.
 
     Attributes:
-        host: the worker's host.
-        place: the call.
         how: what happened, in words, with the function.
         certain: the call itself caused it.
         detail: the user's calls, and the last output before.

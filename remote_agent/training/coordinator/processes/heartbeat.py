@@ -37,7 +37,6 @@ class Beat:
 
     Attributes:
         asked: when the newest answered ping was sent, on the monotonic clock; 0: none yet.
-        pulse: the newest answer.
         silent_s: age of the present ping without an answer.
         patience_s: the timeout; see :func:`patience`.
         failed: a shard reported that it can't continue.

@@ -42,7 +42,6 @@ class Joining:
     """Starts workers during a run; a context manager.
 
     Args:
-        workers: starts the actors.
         entry: data to join the shards; None: there are none, and a new worker gets the weights from another one.
         buffers: names of the model's buffers that training changes.
         reference: reference speed of simulated devices.
@@ -50,7 +49,6 @@ class Joining:
         others: what a worker of the run's start made of the first samples: a new one has to make the same of them.
 
     Attributes:
-        others: as above.
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
     """
 

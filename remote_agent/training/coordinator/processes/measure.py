@@ -71,8 +71,6 @@ def measure(
     """Measure every candidate; simulated ones share the measurement of one of them.
 
     Args:
-        candidates: the workers.
-        batch: samples of a step.
         seconds: of the timing of one of them, beside the checks.
         patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.

@@ -56,8 +56,6 @@ class CheckpointTimer:
         """After a step, set the next checkpoint if it is time.
 
         Args:
-            session: the run's.
-            report: of the step.
             stall_s: seconds that training waited for this step's checkpoint; None: the step has none.
         """
         if not self._is_on:

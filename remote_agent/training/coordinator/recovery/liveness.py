@@ -50,7 +50,6 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
     on its host is silent too, the whole host counts as lost, and its shard with it.
 
     Args:
-        session: the run's.
         heartbeat: the heartbeat of the shards and of all workers.
 
     Raises:

@@ -88,11 +88,7 @@ class Membership:
         A worker that has to leave is ended without a decision. A worker that is already gone is ignored.
 
         Args:
-            step: the current step.
-            member: the worker.
-            evidence: the evidence of its failure.
             newest: the newest step in which it was to take part.
-            held: the slice that it had.
 
         Raises:
             WorkersGone: it was the last worker, and will not come back.

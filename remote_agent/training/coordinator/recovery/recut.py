@@ -25,10 +25,8 @@ def go_back(request: Request, session: Session, model: nn.Module, lost: StageLos
     """Return the coordinator's part to the newest checkpoint; no checkpoint may be in progress.
 
     Args:
-        request: the run's.
         session: the run's, whose strategy has ended with ``lost``.
         model: the coordinator's, whose tensors the session's first weights are.
-        lost: what happened.
 
     Returns:
         The session to continue with.

@@ -107,8 +107,6 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Args:
         session: the run's, whose strategy has ended with ``lost``.
-        copy: the newest complete copy.
-        lost: the error of the lost shard.
         step: the step in which it was lost.
         host: the coordinator's, for events.
 

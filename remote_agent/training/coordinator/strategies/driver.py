@@ -121,8 +121,6 @@ class Driver:
         """Wait a short time for something that the strategy has to handle; None: nothing happened.
 
         Args:
-            step: the current step.
-            awaited: the awaited answers.
             owed: returns the work that a worker owes, given the last step that it has computed.
             sending: workers whose last answer came, but whose data may not have arrived yet.
 

@@ -42,7 +42,6 @@ class Message:
         slices: number of slices in the step.
         samples: number of samples in all slices.
         weight: weight of the slice in the mean.
-        text: see ``kind``.
     """
 
     kind: Kind

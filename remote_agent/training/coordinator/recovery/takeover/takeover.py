@@ -81,10 +81,7 @@ def attempt(
 
     Args:
         stack: the actors that are taken over end with it.
-        request: the run.
-        journal: has the run's events.
         stopping: returns True once the user wants the run to end early.
-        crashes: the record of workers that die.
 
     Returns:
         The session to continue with, and a model for its weights, on the CPU; None: there is no takeover. And the
@@ -109,7 +106,6 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
 
     Args:
         run: this coordinator's.
-        but: names of actors to keep.
     """
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is not our cluster, and other runs are unknown
