@@ -58,8 +58,6 @@ class Raced:
     """A way, and what its run did.
 
     Attributes:
-        predicted: what was foreseen.
-        run: its name.
         steps: that count.
         step_s: the median step.
         speed: samples a second.

@@ -60,7 +60,6 @@ async def resume(
 
     Args:
         fleet: as it is now; its hosts that answer are asked for the run.
-        run: which.
         settings: with which it goes on, beside its own.
         cause: why its head was lost, where that is why it has to go on elsewhere.
         seen: its events as this laptop has them, which can be more than its new host's copy has.
