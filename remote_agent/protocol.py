@@ -363,7 +363,7 @@ class RunSummary:
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
-    of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
+    of its later steps (the median of a few), ``predicted_s`` those that were predicted; None: not known.
     ``script``, ``away_s``: see :class:`RunSpec`.
     """
 
@@ -684,11 +684,11 @@ class Rebalanced(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned(Event):
-    """Steps took longer, or shorter, than the plan had foreseen for a while: what is foreseen is corrected.
+    """Steps took longer, or shorter, than the plan had predicted for a while: what is predicted is corrected.
 
     Attributes:
         step: from which on.
-        predicted_step_s: what is foreseen now; where the run starts again, by the new plan.
+        predicted_step_s: what is predicted now; where the run starts again, by the new plan.
         ratios: measured over predicted seconds of the step's terms, before this correction.
         restarts: another plan is better by now, and the run goes on with it, from a checkpoint of the step before.
     """

@@ -61,11 +61,7 @@ def refuse_unfit(named: str, folder: Path) -> None:
 
 
 def _files(named: str, folder: Path) -> list[Path]:
-    """The one file, or else those of the index, as transformers chooses.
-
-    Raises:
-        JobError: there is neither.
-    """
+    """The one file, or else those of the index, as transformers chooses."""
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]

@@ -268,11 +268,7 @@ def _refuse_crossing(
 
 
 def _refuse_recomputed(number: int) -> None:
-    """Refuse checkpointing around a block: it would call the block again after the pass, with what the model gave it.
-
-    Raises:
-        CannotCut: a block is called within it, or without gradients, as one kind of it does.
-    """
+    """Refuse checkpointing around a block: the block would be called again after the pass, with what the model gave."""
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - there is no public name
     if hooks(False) is None and torch.is_grad_enabled():
         return

@@ -2,7 +2,7 @@
 
 A step shows two times: its own, and how long the device computed that took longest. So ``compute`` has a ratio of its
 own, and ``exchange``, ``handling``, ``update`` and ``calls`` have one together: that of all that is not computing.
-Where next to nothing was foreseen of that, there is nothing to multiply: what is left becomes a term by itself
+Where next to nothing was predicted of that, there is nothing to multiply: what is left becomes a term by itself
 (``other``).
 """
 
@@ -88,7 +88,7 @@ class SelfCheck:
 
     @property
     def is_off(self) -> bool:
-        """The last :data:`STEPS` steps took longer than foreseen, or all of them shorter, by more than :data:`OFF`."""
+        """The last :data:`STEPS` steps took longer than predicted, or all of them shorter, by more than :data:`OFF`."""
         if len(self.seen) < STEPS:
             return False
         ratios = [step.seconds / self.predicted.seconds for step in self.seen]
@@ -96,7 +96,7 @@ class SelfCheck:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Measured over predicted seconds: of computing, and of the rest where enough of that was foreseen."""
+        """Measured over predicted seconds: of computing, and of the rest where enough of that was predicted."""
         found, (compute_s, rest_s) = self.median, apart(self.predicted)
         ratios = {COMPUTE: found.compute_s / compute_s} if compute_s > 0 else {}
         if rest_s > LEAST_PART * self.predicted.seconds:

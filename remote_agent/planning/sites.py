@@ -68,11 +68,7 @@ def sited(survey: Survey, codec: str, shards: int, *, relays: bool = False) -> d
 
 
 def _many_sites(sites: Sequence[Site], traffic: Traffic, shards: int) -> dict[str, float]:
-    """Equal parts on the best links that have the memory.
-
-    Raises:
-        DoesNotFit: too few have.
-    """
+    """Equal parts on the best links that have the memory."""
     count = shards or round(1 / sharding.MIN_PART)
     fit = [site for site in sites if site.most(traffic.held) >= 1 / count]
     chosen = sorted(fit, key=lambda site: -min(site.up, site.down))[:count]

@@ -1,4 +1,4 @@
-"""Ways to train, and what is foreseen of them: the values that the planner works with."""
+"""Ways to train, and what is predicted of them: the values that the planner works with."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step, as it is foreseen.
+    """A step, as it is predicted.
 
     Attributes:
         terms: that add up to its seconds.

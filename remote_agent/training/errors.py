@@ -77,7 +77,7 @@ class TooLarge(JobError, DeviceUnfit):
     """The model does not fit into the memory of its devices or hosts."""
 
 
-class PlannedAnew(TrainingError):
+class BetterPlan(TrainingError):
     """Another plan is better now, so the run starts over from a checkpoint that it has just saved."""
 
 

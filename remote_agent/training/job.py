@@ -37,6 +37,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent import job_settings, strategies
+from remote_agent.current_call import HERE
 from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
@@ -50,7 +51,6 @@ from remote_agent.training.user_code.sending import dumps as dumps
 from remote_agent.training.user_code.sending import loads as loads
 from remote_agent.training.user_code.user_errors import CREATING
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
-from remote_agent.whereabouts import HERE
 
 KEPT = "quantized"
 """Folder of four-bit models, in the cluster's folder on each host."""

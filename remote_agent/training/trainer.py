@@ -143,11 +143,7 @@ class DistributedTrainer:
         )
 
     def _request(self, config: TrainingConfig, place: Path, resume: Path | str | None, prints: Prints) -> Request:
-        """Make the engine's request.
-
-        Raises:
-            TrainingError: a device that the configuration asks for is not there.
-        """
+        """Make the engine's request."""
         nodes = placement.living_nodes()
         return Request(
             run=place.name,

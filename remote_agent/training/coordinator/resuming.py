@@ -129,7 +129,7 @@ def notes(found: Checkpoint, config: TrainingConfig, state: TrainingState, worke
     said = [
         f"{name} is {written(now)}, it was {written(before)}"
         for name in WHEN_RESUMED
-        if not (name == "num_iterations" and config.epochs)  # then it follows from the epochs, and nobody set it
+        if not (name == "num_iterations" and config.epochs)  # then it follows from the epochs, and is no setting
         if (before := found.config.get(name)) is not None and before != (now := getattr(config, name))
     ]
     if found.watched != watched(found, config):

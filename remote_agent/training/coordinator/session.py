@@ -49,7 +49,7 @@ class OpenStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class PlanBasis:
     """The data of the run's plan, for comparison with the run's steps.
 
     Attributes:
@@ -140,7 +140,7 @@ class Session:
         validation: the validation data; None: there is none.
         crashes: the record of the user's calls that killed workers.
         plateau: ``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none.
-        foreseen: the data of the run's plan; None: unknown.
+        plan_basis: the data of the run's plan; None: unknown.
         first_weights: weights of the whole model, by name, for strategies that give each worker only a part.
     """
 
@@ -168,7 +168,7 @@ class Session:
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
-    foreseen: Foreseen | None = None
+    plan_basis: PlanBasis | None = None
     first_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property

@@ -36,7 +36,7 @@ from remote_agent.training.coordinator.plan import profiles, run_plan, siting
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
-from remote_agent.training.coordinator.plan.siting import Located, Surroundings
+from remote_agent.training.coordinator.plan.siting import Located, ShardHosts
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.coordinator.processes import actors
 from remote_agent.training.coordinator.processes.actors import Servers, Workers
@@ -45,15 +45,15 @@ from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.processes.measure import Candidate, measure, share_cores
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
+from remote_agent.training.coordinator.session import EvaluationRecord, PlanBasis, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets, held_model
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat, likeness
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint, other_files
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
@@ -76,7 +76,7 @@ class Ready:
     optimizer: OptimizerFacts
     candidates: list[Candidate]
     measured: Measurements
-    there: Surroundings
+    there: ShardHosts
     planned: RunPlan
     began: float
 
@@ -107,7 +107,7 @@ def ready(
     tell(f"starting workers on {hosts}")
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
-    head = Likeness(held=held_values.beside(model))
+    head = JobFingerprint(held=held_values.beside(model))
     found = resuming.find(request.resume, request.folder)
     given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
     if again and datasets.is_used_up(given):
@@ -271,14 +271,17 @@ def opened(
         evaluations=EvaluationRecord(resuming.watched(known.found, config)),
         plateau=optimizer.plateau,
         rates=rates,
-        foreseen=_foreseen(request, planned, time.monotonic() - known.began),
+        plan_basis=_plan_basis(request, planned, time.monotonic() - known.began),
         first_weights=flat.carried(model),
     )
     if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
-        plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    differ = (findings.differs(request.config, config, measured.findings), likeness.other_files(measured.workers))
+        plan_made.report(session, journal, request.host, planned.survey, {**planned.left_out, **small})
+    differ = (
+        findings.differs(request.config, config, measured.findings),
+        other_files(measured.workers),
+    )
     for text in filter(None, differ if known.found is None else ()):
         journal.write(protocol.Notice, step=0, host=request.host, text=text)
     with joining:
@@ -358,7 +361,7 @@ def _fleet(
         names=[candidate.seat.worker for candidate in candidates],
         specs=[candidate.seat.spec for candidate in candidates],
         simulated=[candidate.opened.simulated_speed for candidate in candidates],
-        there=siting.surroundings(request.config, numel, located, plans=plans),
+        there=siting.shard_hosts(request.config, numel, located, plans=plans),
         numel=numel,
         relative=relative,
         notes=_about_room(request),
@@ -366,8 +369,8 @@ def _fleet(
 
 
 def _only(
-    hosts: Sequence[str], candidates: list[Candidate], measured: Measurements, there: Surroundings, workers: Workers
-) -> tuple[list[Candidate], Measurements, Surroundings]:
+    hosts: Sequence[str], candidates: list[Candidate], measured: Measurements, there: ShardHosts, workers: Workers
+) -> tuple[list[Candidate], Measurements, ShardHosts]:
     """End the workers of all hosts but these."""
     kept = [number for number, candidate in enumerate(candidates) if candidate.seat.spec.host in hosts]
     for number, candidate in enumerate(candidates):
@@ -376,11 +379,11 @@ def _only(
     return [candidates[number] for number in kept], measured.of(kept), there.of(hosts)
 
 
-def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | None:
+def _plan_basis(request: Request, planned: RunPlan, pause_s: float) -> PlanBasis | None:
     """The data of the run's plan; ``pause_s``: seconds that the setup took."""
     if planned.whole is None:
         return None
-    return Foreseen(
+    return PlanBasis(
         survey=planned.whole,
         hosts=planned.hosts or planned.whole.names,
         limits=limits_of(request.config),

@@ -83,7 +83,7 @@ class PublishedChunks(HeldChunks):
         Raises:
             MalformedFrame: nothing is clipped here.
         """
-        raise MalformedFrame(f"nobody asked for the norm of step {step}, {total:g}")
+        raise MalformedFrame(f"a norm of step {step} came, {total:g}, and this run does not clip")
 
     def publish(self, frame: Frame) -> None:
         """Send a chunk's new weights to all listeners, unless this step of the chunk was published before."""

@@ -309,7 +309,7 @@ def _is_object(value: object) -> bool:
 
 
 def _is_iterator(value: object) -> bool:
-    """Whether it is one that nobody can say the place of; files and the like are none."""
+    """Whether its position can't be read or set; files and the like are not meant."""
     return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
 
 

@@ -20,7 +20,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.flat import Bystanders
+from remote_agent.training.shared.flat import LocalState
 from remote_agent.training.user_code.names import TURNS
 
 _ONE = (
@@ -165,7 +165,7 @@ def _has_hooks(owner: nn.Module | nn.Parameter) -> bool:
     return any(getattr(owner, name, None) for name in names)
 
 
-def refuse_changes(bystanders: Bystanders) -> None:
+def refuse_changes(bystanders: LocalState) -> None:
     """Refuse an optimizer whose step changed what it does not train.
 
     Raises:

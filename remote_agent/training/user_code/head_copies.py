@@ -40,9 +40,7 @@ class HeadCopies:
     """Notices changes.
 
     Args:
-        factory: the job.
         sent: what its loss reads, as it was when the workers got it.
-        model: the coordinator's.
         optimizer: the same.
         data: the data set that was sent to the workers; None: they have none.
         moved: names of the model's buffers and frozen parameters that its own code changes, here as on the workers.

@@ -205,7 +205,6 @@ def of_part(
     """The loss of a part of ``samples`` samples.
 
     Args:
-        loss: the job's.
         model: what it is called with.
         batch: the part, on the model's device.
         samples: in the part.

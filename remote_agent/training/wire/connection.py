@@ -143,7 +143,7 @@ class Connection:
             view = view[count:]
 
     def _broken(self, error: OSError) -> ExchangeError:
-        if isinstance(error, tls.Distrusted):
+        if isinstance(error, tls.CertificateRejected):
             return ConnectionRefused(f"{self.peer}: {error}", hint="run `down`, then `up`: all hosts get new ones")
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             return ConnectionBroken(f"{self.peer} did not move a frame within {FRAME_S:g} s")

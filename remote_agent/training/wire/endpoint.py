@@ -19,14 +19,14 @@ class Stream:
     Attributes:
         codecs: the codecs for the network.
         memory: workers may use shared memory for a shard on their computer.
-        crowded: hosts with several devices whose shard relays for the workers there.
+        relay_hosts: hosts with several devices whose shard relays for the workers there.
     """
 
     plan: StreamPlan
     layout: Layout
     codecs: Codecs
     memory: bool
-    crowded: frozenset[str] = frozenset()
+    relay_hosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

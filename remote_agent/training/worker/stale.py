@@ -56,9 +56,7 @@ class StaleSteps:
 
     Args:
         model: the model; its parameters become views of this worker's weights.
-        plan: the streamed parameters.
         client: the connections to the shards; started here.
-        compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
         done: whole steps that were made before.
 

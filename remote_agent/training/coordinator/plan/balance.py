@@ -171,13 +171,7 @@ class SpeedTrack:
 
 
 def _changed(ratios: Sequence[float], noise: Sequence[float], least: int) -> int:
-    """How many of the last steps are of another level than those before; 0: none.
-
-    Args:
-        ratios: see :class:`SpeedTrack`.
-        noise: see :class:`SpeedTrack`, up to the same step.
-        least: steps that a change must last.
-    """
+    """How many of the last steps are of another level than those before; 0: none."""
     far, clear = -math.log(1 - LARGE_CHANGE), -math.log(1 - CLEAR_CHANGE)
     lasting = max(LASTING_STEPS, least)
     for steps in range(max(SOONEST_STEPS, least), min(lasting, len(ratios) - SOONEST_STEPS) + 1):

@@ -18,9 +18,9 @@ from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared import dataplane, findings, likeness
+from remote_agent.training.shared import dataplane, findings, job_fingerprint
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
@@ -43,7 +43,7 @@ class Profile:
     max_batches: Sequence[int | None]
     fleet: Fleet | None = None
     before: Survey | None = None
-    head: Likeness = field(default_factory=Likeness)
+    head: JobFingerprint = field(default_factory=JobFingerprint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
             assert profile.fleet is not None, "the survey is made of it"
             measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
             devices = len(measured.profiles)
-    likeness.refuse(measured.workers, profile.head)
+    job_fingerprint.refuse(measured.workers, profile.head)
     config, otherwise = _suited(config, profile)
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))

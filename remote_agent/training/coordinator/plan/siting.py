@@ -65,7 +65,7 @@ class Computer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ShardHosts:
     """The hosts that may hold a shard.
 
     Attributes:
@@ -87,7 +87,7 @@ class Surroundings:
         rates = next((computer.rates for computer in self.computers if host in computer.hosts), None)
         return rates is None or rates.memory >= size
 
-    def of(self, hosts: Collection[str]) -> Surroundings:
+    def of(self, hosts: Collection[str]) -> ShardHosts:
         """With these hosts only, of which one becomes the first if that is not among them."""
         kept = []
         for computer in self.computers:
@@ -95,7 +95,7 @@ class Surroundings:
             workers = {name: count for name, count in computer.workers.items() if name in hosts}
             kept += [Computer(hosts=names, workers=workers, rates=computer.rates)] if names else []
         first = self.first if self.first in hosts else kept[0].hosts[0]
-        return Surroundings(first=first, together=len(kept) == 1, computers=tuple(kept))
+        return ShardHosts(first=first, together=len(kept) == 1, computers=tuple(kept))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class _Place:
     workers: dict[str, int] = field(default_factory=dict)
 
 
-def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], *, plans: bool = False) -> Surroundings:
+def shard_hosts(config: TrainingConfig, numel: int, actors: Sequence[Located], *, plans: bool = False) -> ShardHosts:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
@@ -142,10 +142,10 @@ def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], 
         Computer(hosts=tuple(dict.fromkeys((place.host, *place.workers))), workers=place.workers, rates=rate)
         for place, rate in zip(places, rates, strict=True)
     )
-    return Surroundings(first=first, together=together, computers=computers)
+    return ShardHosts(first=first, together=together, computers=computers)
 
 
-def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
+def site(config: TrainingConfig, numel: int, codecs: Codecs, there: ShardHosts) -> Siting:
     """Choose the hosts. Pure.
 
     Args:

@@ -18,7 +18,7 @@ from remote_agent.planning.ways import Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.measurements import Measurements
-from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.errors import CUT_HINT, TooLarge, TrainingError
 
 FIT_HINT = "lower batch_size, or raise the hosts' max_batch"
@@ -39,7 +39,7 @@ class Fleet:
     names: Sequence[str]
     specs: Sequence[DeviceSpec]
     simulated: Sequence[float | None]
-    there: Surroundings
+    there: ShardHosts
     numel: int
     relative: float = 1.0
     notes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remote_agent.whereabouts import Place
+from remote_agent.current_call import Place
 
 MAX_CRASHES = 2
 """How often one call of the user's code may kill its worker, or hang, until the run ends."""

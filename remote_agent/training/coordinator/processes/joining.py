@@ -28,8 +28,8 @@ from remote_agent.training.coordinator.processes.actors import Workers
 from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
-from remote_agent.training.shared import likeness, rpc
-from remote_agent.training.shared.likeness import Named
+from remote_agent.training.shared import job_fingerprint, rpc
+from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor
@@ -152,9 +152,9 @@ class Joining:
                 profile, reference = found.profiles[0], reference or found.reference
                 mine = found.workers
             elif self.others:
-                mine = ((seat.worker, rpc.get(actor.call("likeness"), MEASURE_S)),)
+                mine = ((seat.worker, rpc.get(actor.call("fingerprint"), MEASURE_S)),)
             for each in mine:
-                likeness.refuse_one(each, self.others)
+                job_fingerprint.refuse_one(each, self.others)
             actor.call("prepare", self._buffers, reference, config, None, self._options)
             self._join(seat, actor)
         except Exception:

@@ -127,7 +127,7 @@ def measure(
         _notes(results),
         costs=tuple(results[candidate].costs for candidate in candidates),
         calls_s=_calls_s(candidates),
-        workers=tuple((candidate.seat.worker, results[candidate].likeness) for candidate in candidates),
+        workers=tuple((candidate.seat.worker, results[candidate].fingerprint) for candidate in candidates),
     )
 
 

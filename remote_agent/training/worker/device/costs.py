@@ -80,8 +80,6 @@ def costs(parameters: Mapping[str, nn.Parameter], device: torch.device, ready: t
     """Measure.
 
     Args:
-        parameters: the trained ones.
-        device: where the model is.
         ready: see :meth:`ReadyTimes.curve`.
     """
     numel = sum(parameter.numel() for parameter in parameters.values())

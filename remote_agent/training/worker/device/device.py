@@ -123,7 +123,6 @@ def autocast_dtype(device: torch.device, precision: str) -> tuple[torch.dtype | 
     """What forward and backward compute in on ``device``, and why, for the plan.
 
     Args:
-        device: where.
         precision: what is asked for; one of the configuration's ``PRECISIONS``.
 
     Returns:

@@ -102,11 +102,7 @@ def attempt(
 
 
 def _end_all(run: str, but: Collection[str] = ()) -> None:
-    """End the named actors of ``run``, and of all other runs of our cluster whose coordinator is gone.
-
-    Args:
-        run: this coordinator's.
-    """
+    """End the named actors of ``run``, and of all other runs of our cluster whose coordinator is gone."""
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is not our cluster, and other runs are unknown
     for name in rpc.lasting():

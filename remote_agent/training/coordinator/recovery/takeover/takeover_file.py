@@ -23,7 +23,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
 from remote_agent.training.shared.clock import ClockOffset
-from remote_agent.training.shared.likeness import Named
+from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 
 FILE = "takeover.pickle"
@@ -147,7 +147,7 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         reference=joining.reference,
         watched=session.watched,
         plateau=session.plateau,
-        others=tuple((name, likeness.without_loss()) for name, likeness in joining.others),
+        others=tuple((name, found.without_loss()) for name, found in joining.others),
     )
 
 
