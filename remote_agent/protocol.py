@@ -947,11 +947,7 @@ def value_of(cls: type[T], found: Mapping[str, Any]) -> T:
 
 
 def document(line: str) -> dict[str, Any]:
-    """The JSON object in one line.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """The JSON object in one line; raises ProtocolError if it is none."""
     try:
         found = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:

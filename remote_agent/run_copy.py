@@ -27,11 +27,7 @@ class RunCopy:
         self._folder = Path(os.environ[CLUSTER_MARK]) / "runs" / run
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            OSError: it can't be written; what was there before stays.
-        """
+        """Write a file, whole or not at all; raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _draft(self._folder / name)
         with draft.open("wb") as file:

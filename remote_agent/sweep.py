@@ -124,11 +124,7 @@ class Sweep:
         self.stopped = False
 
     def run(self) -> SweepResult:
-        """Carry it out; how it went.
-
-        Raises:
-            Failed: all trials fail, or the metric is not there.
-        """
+        """Carry it out; raises Failed if all trials fail, or the metric is not there."""
         try:
             while (self._waiting or self._running) and not self.stopped:
                 self._start_trials()

@@ -73,11 +73,7 @@ class StopSignals:
         self._told = True
 
     def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
-        """Wait so long, or until the descriptor ``until_readable`` has something to say.
-
-        Raises:
-            EndRequested: the process is to end.
-        """
+        """Wait so long, or until ``until_readable`` has something to read; raises EndRequested after a signal."""
         watched = [self._waiting] if until_readable is None else [self._waiting, until_readable]
         if not self._told:
             select.select(watched, [], [], seconds)

@@ -80,11 +80,7 @@ class Choice:
 
 
 def choose(survey: Survey, limits: Limits | None = None) -> Choice:
-    """The fastest way.
-
-    Raises:
-        DoesNotFit: the job fits into no set of hosts.
-    """
+    """The fastest way; raises DoesNotFit if the job fits into no set of hosts."""
     search = _Search(survey, limits or Limits())
     found: list[Prediction] = []
     templates = list(_templates(survey, search.limits))

@@ -76,11 +76,7 @@ def names_of(survey: Survey) -> tuple[str, ...]:
 
 
 def planned(survey: Survey, config: TrainingConfig) -> CutPlan:
-    """The cut for a fleet as it was surveyed.
-
-    Raises:
-        DoesNotFit: the model, into the devices' memory.
-    """
+    """The cut for a fleet as it was surveyed; raises DoesNotFit if the model does not fit into its memory."""
     devices = [device.blocks for host in survey.hosts for device in host.devices if device.blocks is not None]
     if not devices:
         raise DoesNotFit("no device is left that the model's blocks were measured on")

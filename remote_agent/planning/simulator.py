@@ -109,11 +109,7 @@ _Devices = Sequence[tuple[Host, Device]]
 
 
 def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
-    """Samples of each device in a step.
-
-    Raises:
-        DoesNotFit: the batch does not, into the devices' memory.
-    """
+    """Samples of each device in a step; raises DoesNotFit if the batch does not fit into their memory."""
     work = survey.work
     try:
         shares = split(work.batch, [device.profile for _, device in devices], work.least)

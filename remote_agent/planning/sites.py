@@ -25,11 +25,7 @@ class NoRoom(DoesNotFit):
 
 
 def check_memory(survey: Survey, devices: Sequence[Device]) -> None:
-    """See that each device has room for the model.
-
-    Raises:
-        NoRoom: one has not.
-    """
+    """Raise NoRoom if a device has no room for the model."""
     needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
     for device in devices:
         if device.memory is not None and device.memory < needed:

@@ -73,11 +73,7 @@ class Job:
 
 
 def from_object(name: str, target: Any) -> Job:
-    """Make the job that ``target`` describes; see the module.
-
-    Raises:
-        JobError: a part is missing.
-    """
+    """Make the job that ``target`` describes, see the module; raises JobError if a part is missing."""
     if inspect.isclass(target):
         target = guard(CREATING, target)
     if hasattr(target, "model_factory") and hasattr(target, "data_loader"):
@@ -112,11 +108,7 @@ def _kind(target: object) -> str:
 
 
 def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
-    """Make the job of a ``DistributedTrainer``, or of an object with the same attributes.
-
-    Raises:
-        JobError: it can't be trained.
-    """
+    """Make the job of a ``DistributedTrainer``, or of an object with the same attributes; raises JobError."""
     factory, validation = trainer.model_factory, getattr(trainer, "validation_data", None)
     side_effects.note_patches()
     refuse_uncalled(factory)
@@ -182,11 +174,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
 
 
 def check(job: Job, config: TrainingConfig) -> None:
-    """Call the job's own ``check(config)``, on the coordinator's host.
-
-    Raises:
-        JobError: the check raised.
-    """
+    """Call the job's own ``check(config)`` on the coordinator's host; raises JobError if that raises."""
     own = getattr(job.factory, "check", None)
     if callable(own):
         guard("check", own, config)

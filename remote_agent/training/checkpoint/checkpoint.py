@@ -74,27 +74,15 @@ class Checkpoint:
         return Goal.of(str(self.config.get("keep_best", "")))
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's state dict.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """The model's state dict; raises JobError if the file can't be read."""
         return load(self.path)
 
     def unsaved(self) -> dict[str, Tensor]:
-        """What training had changed that is not in the state dict, by name.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """What training had changed that is not in the state dict, by name; raises as :meth:`weights`."""
         return load(self.beside) if self.beside is not None else {}
 
     def training_state(self) -> TrainingState:
-        """What the optimizer remembered.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """What the optimizer remembered; raises JobError if the file can't be read."""
         if self.optimizer is None:
             return TrainingState(missing=self.missing)
         try:
@@ -247,11 +235,7 @@ def find(place: Path) -> Checkpoint:
 
 
 def load(path: Path) -> dict[str, Tensor]:
-    """The state dict in a checkpoint's safetensors file.
-
-    Raises:
-        JobError: it can't be read.
-    """
+    """The state dict in a checkpoint's safetensors file; raises JobError if it can't be read."""
     try:
         return safetensors.torch.load_file(path)
     except (OSError, SafetensorError) as error:

@@ -131,11 +131,7 @@ class _Starts:
         self._lost_in_a_row = 0  # stages lost in a row before that step was reached again
 
     def after(self, error: Exception, request: Request, progress: Progress) -> Request:
-        """The request with which the run starts over after ``error``.
-
-        Raises:
-            Exception: the run does not start over; this is ``error``, or its cause.
-        """
+        """The request with which the run starts over; raises ``error`` or its cause if it does not start over."""
         if isinstance(error, UsageChanged):
             onward = restart.unstreamed(request)
             if onward is None:

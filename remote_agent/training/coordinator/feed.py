@@ -165,11 +165,7 @@ class Feed:
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def _available(self, position: int) -> int:
-        """``position``, or the end of the data; waits for it.
-
-        Raises:
-            JobError: the data's code failed, or took too long.
-        """
+        """``position``, or the end of the data; waits for it. Raises JobError if the data fails, or takes too long."""
         with self._changed:
             self._wanted = max(self._wanted, position)
             self._changed.notify_all()

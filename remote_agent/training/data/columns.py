@@ -112,11 +112,7 @@ def column(name: str, given: Any) -> Tensor:
 
 
 def named(given: Mapping[str, Any]) -> Columns:
-    """The data that columns by their names are.
-
-    Raises:
-        JobError: they differ in length, or one holds no numbers.
-    """
+    """The dataset of these columns; raises JobError if they differ in length, or one holds no numbers."""
     columns = {str(name): column(f"the column {name!r}", part) for name, part in given.items()}
     for name, part in given.items():
         if isinstance(part, list) and columns[name].dtype == torch.float64:  # torch.tensor(part) has the default's

@@ -78,11 +78,7 @@ class PublishedChunks(HeldChunks):
         """The newest step of any chunk."""
 
     def apply_clipped(self, step: int, total: float) -> None:
-        """Clip by the norm that a worker sends.
-
-        Raises:
-            MalformedFrame: nothing is clipped here.
-        """
+        """Clip by the norm that a worker sends; raises MalformedFrame if nothing is clipped here."""
         raise MalformedFrame(f"a norm of step {step} came, {total:g}, and this run does not clip")
 
     def publish(self, frame: Frame) -> None:

@@ -54,11 +54,7 @@ def chosen(optimizer: torch.optim.Optimizer, schedule: Sets | None, steps: int) 
 
 
 def refuse_unlike(own: Chosen, coordinators: Chosen) -> None:
-    """Refuse options that are not those of the coordinator's process.
-
-    Raises:
-        JobError: one differs.
-    """
+    """Raise JobError if an option is not that of the coordinator's process."""
     for name, value in own.items():
         if name in coordinators and not _is_same(value, coordinators[name]):
             raise JobError(f"{name} is {value} here, and {coordinators[name]} on the coordinator's host", hint=_HINT)

@@ -49,11 +49,7 @@ class Members:
 
 
 def token(key: object, members: Members) -> str:
-    """A key as a part of a name, without any of ``. / ! ~ #``.
-
-    Raises:
-        NotPortable: it is no plain data.
-    """
+    """A key as a part of a name, without any of ``. / ! ~ #``; raises NotPortable if it is no plain data."""
     if isinstance(key, str):
         return quote(key, safe="$").replace(".", "%2E").replace("~", "%7E")
     return "$" + token(json.dumps(_described(key, [], members)), members)
@@ -144,11 +140,7 @@ class RandomState:
         return cls(kind, _RANDOM[kind][1](value)) if kind else None
 
     def into(self, generator: object) -> object:
-        """Bring it into a generator.
-
-        Raises:
-            TypeError: it is none of the kind.
-        """
+        """Bring it into a generator; raises TypeError if that is none of the kind."""
         kind, _, put_state = _RANDOM[self.kind]
         if not isinstance(generator, kind):
             raise TypeError(f"there is no generator, but a {type(generator).__name__}")

@@ -162,11 +162,7 @@ class TopK:
 
 
 def create(name: str, *, topk_fraction: float = DEFAULT_TOPK_FRACTION) -> Codec:
-    """Make the codec of that name.
-
-    Raises:
-        ValueError: there is no such codec, or the fraction is invalid.
-    """
+    """Make the codec of that name; raises ValueError if there is none, or the fraction is invalid."""
     made = _MADE.get(name)
     if made is None:
         raise ValueError(f"there is no codec {name!r}; there are {', '.join(CODECS)}")

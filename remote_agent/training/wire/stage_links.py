@@ -260,11 +260,7 @@ class StageLinks:
                     raise ConnectionBroken(f"stage {missing[0]} did not connect within {deadline_s:.0f} s")
 
     def send(self, name: Name, tensors: Sequence[Tensor | None]) -> None:
-        """Queue a message, and return at once.
-
-        Raises:
-            ExchangeError: a connection is broken.
-        """
+        """Queue a message, and return at once; raises ExchangeError if a connection is broken."""
         payload = pack(tensors, self.codec if name.purpose in _COMPUTED else None)
         self._check()
         self.sent += len(payload)
@@ -295,11 +291,7 @@ class StageLinks:
         self.waited = Waited(self.waited.sending_s + sent, self.waited.receiving_s + received)
 
     def take(self, name: Name) -> Tensors:
-        """Wait for a message, and return it once.
-
-        Raises:
-            ExchangeError: as :meth:`wait`.
-        """
+        """Wait for a message, and return it once; raises as :meth:`wait`."""
         self.wait(name)
         with self._ready:
             return self._arrived.pop(name)

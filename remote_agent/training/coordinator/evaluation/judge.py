@@ -92,11 +92,7 @@ class Judge:
         return verdict
 
     def go_back(self, session: Session, step: int) -> None:
-        """Forget the evaluations after ``step``, since the run returns to it.
-
-        Raises:
-            ServerGone: as :meth:`send_watched`.
-        """
+        """Forget the evaluations after ``step``, to which the run returns; raises as :meth:`send_watched`."""
         session.evaluations.watched = up_to(session.watched, step)
         self.send_watched(session)
 

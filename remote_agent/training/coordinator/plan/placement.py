@@ -118,11 +118,7 @@ def living_nodes() -> tuple[Node, ...]:
 
 
 def node_of(host: str, nodes: Sequence[Node]) -> Node:
-    """The node on ``host``.
-
-    Raises:
-        PlacementError: the cluster has none.
-    """
+    """The node on ``host``; raises PlacementError if the cluster has none."""
     for node in nodes:
         if node.host == host:
             return node
@@ -190,11 +186,7 @@ def names(devices: Sequence[DeviceSpec]) -> tuple[str, ...]:
 
 
 def check_shards(count: int, hosts: Sequence[str]) -> None:
-    """Raise when a run on these hosts can't have ``count`` shards, each on a host of its own.
-
-    Raises:
-        PlacementError: there are fewer hosts.
-    """
+    """Raise PlacementError if a run on these hosts can't have ``count`` shards, each on a host of its own."""
     names = list(dict.fromkeys(hosts))
     if count > len(names):
         raise PlacementError(

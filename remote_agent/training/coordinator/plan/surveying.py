@@ -204,11 +204,7 @@ def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
 
 
 def refuse_too_large(config: TrainingConfig, survey: Survey) -> None:
-    """See that ``auto`` finds a way, before a plan is told.
-
-    Raises:
-        TooLarge: the model fits into no set of hosts.
-    """
+    """Raise TooLarge if ``auto`` finds no way, before a plan is told."""
     if predicted(dataclasses.replace(config, strategy="sync"), survey) is not None:
         return
     try:

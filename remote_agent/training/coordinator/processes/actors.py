@@ -63,11 +63,7 @@ class WorkerInit:
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
-        """The dataset, stored at the first call.
-
-        Raises:
-            JobError: it can't be sent.
-        """
+        """The dataset, stored at the first call; raises JobError if it can't be sent."""
         error: Exception | None = None
         for way in (sending.OTHERS_BY_NAME, sending.BY_NAME, None):
             try:

@@ -74,11 +74,7 @@ class Restorer:
             self._furthest, self._failed_attempts = step, 0
 
     def count(self, lost: ServerGone | StageLost) -> None:
-        """Count an attempt.
-
-        Raises:
-            ServerGone, StageLost: ``lost``, since :data:`MAX_RESTORES` attempts have failed.
-        """
+        """Count an attempt; raises ``lost`` once :data:`MAX_RESTORES` attempts have failed."""
         self._failed_attempts += 1
         if self._failed_attempts > MAX_RESTORES:
             raise lost

@@ -291,11 +291,7 @@ class AllReduce(Strategy):
             current.due.append(share)
 
     def _counted(self, current: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
-        """The answers of a complete reduction.
-
-        Raises:
-            TrainingError: it does not contain each of the step's samples once.
-        """
+        """The answers of a reduction; raises TrainingError unless it contains each of the step's samples once."""
         results: dict[WorkerHandle, Reduced] = {}
         for member in self._session.members:
             result = answers[member]

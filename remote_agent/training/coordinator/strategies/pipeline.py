@@ -90,11 +90,7 @@ class Pipeline(Strategy):
 
     @classmethod
     def check(cls, model: nn.Module, factory: Any) -> None:
-        """Check that the model can be cut, before anything is started.
-
-        Raises:
-            CannotCut: the model has no known blocks.
-        """
+        """Raise CannotCut if the model has no known blocks, before anything is started."""
         own = getattr(factory, "layers", None)
         if own is None:
             blocks_of(model)
