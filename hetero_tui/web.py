@@ -138,11 +138,7 @@ class GuardedServer(Server):
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on loopback; 0: any port that is free.
-
-    Raises:
-        UsageError: the port is taken.
-    """
+    """Listen on loopback, 0: on any free port; raises UsageError if the port is taken."""
     try:
         return socket.create_server((ADDRESS, port))
     except OSError as error:

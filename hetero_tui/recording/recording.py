@@ -97,11 +97,7 @@ def read(path: Path) -> Recording:
 
 
 def newest() -> Path:
-    """The recording that was made last.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The newest recording; raises UsageError if there is none."""
     found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not found:
         hint = "the app, and `hetero-tui train` and `attach`, make one each time"

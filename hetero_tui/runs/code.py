@@ -79,11 +79,7 @@ class Code:
         return frozenset(words)
 
     def archive(self) -> bytes:
-        """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`.
-
-        Raises:
-            OrderError: one can't be read.
-        """
+        """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`; raises OrderError if one can't be read."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for name, path in self.files.items():
