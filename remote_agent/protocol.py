@@ -911,11 +911,7 @@ def decode_event(line: str) -> Event | None:
 
 
 def decode_numbered(line: str) -> tuple[int, Event | None]:
-    """As :func:`decode_event`, with the event's number, which one of an unknown kind has as well.
-
-    Raises:
-        ProtocolError: as for :func:`decode_event`, or there is no number.
-    """
+    """As :func:`decode_event`, with the event's number, which an event of an unknown kind has too."""
     found = document(line)
     seq = found.get("seq")
     if type(seq) is not int:

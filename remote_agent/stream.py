@@ -60,11 +60,7 @@ class LineStream:
             raise StreamClosed
 
     def heartbeat(self, silence: float) -> None:
-        """Write an empty line when nothing was written for ``silence`` seconds.
-
-        Raises:
-            StreamClosed: the reader is gone.
-        """
+        """Write an empty line if nothing was written for ``silence`` seconds; raises as :meth:`write`."""
         if time.monotonic() - self._last_write >= silence:
             self.write([b"\n"])
 

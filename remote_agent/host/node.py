@@ -121,11 +121,7 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
 
 
 def _leave_older(folder: Path) -> None:
-    """End what this machine has of a cluster that was replaced, all at once: nothing waits for what it does.
-
-    Raises:
-        NodeError: something outlived SIGKILL.
-    """
+    """End all of a cluster that was replaced, at once; raises NodeError if something outlives SIGKILL."""
     _, left = processes.stop_marked(folder, deadlines.OLDER_STOP_SECONDS)
     if left:
         raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")

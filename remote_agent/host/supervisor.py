@@ -288,11 +288,7 @@ class Supervisor:
 
 
 def launch(folder: Path) -> ProcessRecord:
-    """Start the supervisor of this machine's node; one that runs is left alone.
-
-    Raises:
-        LaunchError: it can't be started.
-    """
+    """Start the supervisor of this machine's node, unless one runs; raises LaunchError."""
     if processes.find_named(folder, layout.SUPERVISOR) is None:
         supervision.forget(folder)
     log = layout.supervisor_log_path(folder)

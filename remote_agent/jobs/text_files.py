@@ -14,11 +14,7 @@ _UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
 
 
 def texts(data: str, field: str) -> Iterator[str]:
-    """The texts of ``data``, file by file; of a .jsonl line its ``field``.
-
-    Raises:
-        JobError: there is none, or a file can't be read.
-    """
+    """The texts of ``data``, file by file; of a .jsonl line its ``field``. Raises JobError."""
     place = Path(data).expanduser()
     files = [place]
     if place.is_dir():

@@ -103,11 +103,7 @@ class _Watching(TorchFunctionMode):
         return isinstance(value, Tensor) and (value.requires_grad or value in self._made)
 
     def refuse_older(self, values: Sequence[Any], *, all_: bool) -> None:
-        """Refuse the use of what was made at an earlier block: of ``all_`` values, or of those without a gradient.
-
-        Raises:
-            CannotCut: one of the values was.
-        """
+        """Raise CannotCut if a value of an earlier block is used: any with ``all_``, else one without gradient."""
         for value in values:
             looked_at = isinstance(value, Tensor) and (all_ or not value.requires_grad)
             made = self._made.get(value, self.block) if looked_at else self.block

@@ -116,11 +116,7 @@ def explains(predicted: Prediction, found: Seen) -> bool:
 
 
 def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction]:
-    """The survey with which a step of ``way`` is what was measured, and that step.
-
-    Raises:
-        DoesNotFit: the way does not, by what is known.
-    """
+    """The survey with which a step of ``way`` is as measured, and that step; raises DoesNotFit."""
     check = SelfCheck(predicted=predict(survey, way), seen=(found,))
     ratios = dict(survey.ratios)
     for name, ratio in check.ratios.items():

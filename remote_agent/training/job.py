@@ -124,11 +124,7 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 
 def load(name: str, folder: Path) -> Job:
-    """Load the ready-made job of that name, or the job ``file.py:Name`` from ``folder``.
-
-    Raises:
-        JobError: there is no such job or file, or the file can't be imported.
-    """
+    """Load a ready-made job by name, or ``file.py:Name`` from ``folder``; raises JobError."""
     from remote_agent import jobs
 
     if ":" not in name:
@@ -245,11 +241,7 @@ def _kept_as(factory: Any, config: TrainingConfig | None) -> tuple[Path, str] | 
 
 
 def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Make the job's optimizer for ``model``; the default is AdamW.
-
-    Raises:
-        JobError: the factory raised, or returned something that is not an optimizer.
-    """
+    """Make the job's optimizer for ``model``, by default AdamW; raises JobError."""
     create = getattr(factory, "create_optimizer", None)
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -266,11 +258,7 @@ def has_scheduler(factory: Any) -> bool:
 
 
 def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: TrainingConfig) -> LRScheduler:
-    """Make the job's own scheduler over ``optimizer``.
-
-    Raises:
-        JobError: the factory raised, or returned something that is not a scheduler over it.
-    """
+    """Make the job's own scheduler over ``optimizer``; raises JobError if it is none over it."""
     scheduler = guard("create_scheduler", factory.create_scheduler, optimizer, config)
     if not isinstance(scheduler, LRScheduler):
         raise JobError(

@@ -112,11 +112,7 @@ class Saver:
         self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing)
 
     def poll(self) -> Saved | None:
-        """The checkpoint that has become whole since the last call; None: none.
-
-        Raises:
-            TrainingError: it can't be written, or what it should hold is gone.
-        """
+        """The checkpoint that has become whole since the last call, or None; raises TrainingError."""
         return self.finish() if self._pending is not None and self._pending.done() else None
 
     def finish(self) -> Saved | None:

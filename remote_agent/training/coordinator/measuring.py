@@ -70,11 +70,7 @@ def _survey(folder: Path) -> Survey:
 
 
 def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
-    """What a plan needs to know; of a model that is too large for a device, or for each, as a run goes on then.
-
-    Raises:
-        TrainingError: it can't be found out, or the model does not fit.
-    """
+    """Measurements for a plan; a model that is too large for a device is handled as in a run."""
     while True:
         try:
             found = _tried(request, journal, crashes)

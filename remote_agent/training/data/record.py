@@ -60,11 +60,7 @@ class SliceRecord:
         self._append({"resumed_after": step})
 
     def flush(self) -> None:
-        """Bring what was written to the disk itself, as a checkpoint is: what a checkpoint holds is on record.
-
-        Raises:
-            StorageError: the disk failed.
-        """
+        """Flush what was written to the disk, since a checkpoint's steps must be on record; raises StorageError."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:

@@ -38,11 +38,7 @@ class Sets(Protocol):
 
 
 def chosen(optimizer: torch.optim.Optimizer, schedule: Sets | None, steps: int) -> Chosen:
-    """What ``optimizer`` has, before its first step, and ``schedule`` sets in a run of so many ``steps``.
-
-    Raises:
-        JobError: the scheduler failed.
-    """
+    """The options of ``optimizer`` at first, and of ``schedule`` over ``steps``; raises JobError if it fails."""
     found: dict[str, object] = {"the optimizer": type(optimizer).__name__}
     for step in STEPS[: max(1, steps)]:
         for number, group in enumerate(optimizer.param_groups):

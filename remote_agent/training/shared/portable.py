@@ -74,11 +74,7 @@ def is_entry(value: object) -> bool:
 
 
 def put(entries: MutableMapping[str, Entry], name: str, value: Any, members: Members, *, copied: bool = True) -> None:
-    """Enter a value under a name; unless ``copied``, a tensor that is on the CPU is entered itself.
-
-    Raises:
-        NotPortable: it is no plain data.
-    """
+    """Enter a value under a name; with ``copied`` False a CPU tensor itself. Raises NotPortable."""
 
     def kept(tensor: Tensor) -> Tensor:
         here = tensor.detach().cpu()
@@ -94,11 +90,7 @@ def put(entries: MutableMapping[str, Entry], name: str, value: Any, members: Mem
 
 
 def values(entries: Mapping[str, Entry], members: Members) -> dict[str, Any]:
-    """The values that were :func:`put` under these names; what is an entry by itself is no copy.
-
-    Raises:
-        NotPortable: an entry is not of that form.
-    """
+    """The values that were :func:`put` under these names; entries themselves are no copies. Raises NotPortable."""
     result: dict[str, Any] = {}
     for name, entry in entries.items():
         value, mark, number = name.partition(MARK)

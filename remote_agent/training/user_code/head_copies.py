@@ -65,11 +65,7 @@ class HeadCopies:
         self._weights = self._versions()
 
     def refuse_changed(self) -> None:
-        """Refuse to go on where something is no longer what the workers have.
-
-        Raises:
-            JobError: one differs.
-        """
+        """Raise JobError if something is no longer what the workers have."""
         for reader, values in self._values().items():
             _refuse(reader, self._held[reader], values)
         _refuse(_TRAINING, self._weights, self._versions())

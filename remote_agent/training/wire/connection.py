@@ -105,11 +105,7 @@ class Connection:
         return frames.unpack(self._header)
 
     def receive_into(self, buffer: Bytes) -> None:
-        """Fill ``buffer`` with the next bytes.
-
-        Raises:
-            ConnectionBroken: the connection ended, or nothing arrived for :data:`FRAME_S`.
-        """
+        """Fill ``buffer``; raises ConnectionBroken if nothing arrives for :data:`FRAME_S`."""
         self._fill(memoryview(buffer).cast("B"), may_idle=False)
 
     def receive_control(self, header: Header) -> bytes:

@@ -107,11 +107,7 @@ class Header:
 
 
 def unpack(data: bytes | bytearray) -> Header:
-    """Read a header from :data:`HEADER_BYTES` bytes.
-
-    Raises:
-        MalformedFrame: the bytes are not a header, or one of another version.
-    """
+    """Read a header from :data:`HEADER_BYTES` bytes; raises MalformedFrame."""
     magic, version, kind, codec, part, parts, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise MalformedFrame("what arrived is not a frame", hint="something else uses this port")

@@ -110,11 +110,7 @@ def _is_smaller(codec: Codec, tensor: Tensor) -> bool:
 
 
 def unpack(payload: bytearray, codec: Codec | None = None) -> Tensors:
-    """Unpack the bytes of :func:`pack`; tensors without a codec share the payload's memory.
-
-    Raises:
-        MalformedFrame: the bytes are invalid.
-    """
+    """Unpack the bytes of :func:`pack`; tensors without a codec share them. Raises MalformedFrame."""
     try:
         (count,), at = _COUNT.unpack_from(payload), _COUNT.size
         described: list[tuple[int, torch.Size] | None] = []
@@ -273,11 +269,7 @@ class StageLinks:
             return any(name in self._arrived for name in names)
 
     def wait(self, *names: Name, deadline_s: float = STEP_S) -> None:
-        """Wait until a message of one of these names has arrived.
-
-        Raises:
-            ExchangeError: a connection is broken, or no message arrived in time.
-        """
+        """Wait until a message of one of these names is here; raises ExchangeError if a connection breaks."""
         began, sending, receiving = time.monotonic(), self._sending.seconds(), self._receiving.seconds()
         with self._ready:
             if not self._ready.wait_for(

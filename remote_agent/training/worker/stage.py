@@ -176,11 +176,7 @@ class Stage:
         )
 
     def _refuse_changes(self, whose: str) -> None:
-        """Refuse a change of what is not trained: other stages and checkpoints would not have it.
-
-        Raises:
-            StateChanged: there is one.
-        """
+        """Raise StateChanged if what is not trained changed: other stages and checkpoints would not have it."""
         self._anchored.settle()
         self._still.check(self._at_rest, whose)
 

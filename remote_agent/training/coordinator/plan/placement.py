@@ -131,11 +131,7 @@ def node_of(host: str, nodes: Sequence[Node]) -> Node:
 
 
 def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -> tuple[Placement, ...]:
-    """One seat for each device; CPU workers of a node divide its CPU slots among themselves.
-
-    Raises:
-        PlacementError: a host has no node, or there is no device at all.
-    """
+    """One seat for each device; CPU workers of a node share its CPU slots. Raises PlacementError."""
     if not devices:
         raise PlacementError("the run has no device to train on", hint="name at least one device")
     on_cpu = Counter(spec.host for spec in devices if spec.device == "cpu")

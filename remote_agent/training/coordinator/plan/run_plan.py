@@ -167,11 +167,7 @@ def _strategy(config: TrainingConfig) -> Planned:
 
 
 def _suited(config: TrainingConfig, profile: Profile) -> tuple[TrainingConfig, tuple[str, ...]]:
-    """The configuration with a strategy that is exact for this model, and why it is another one than was set.
-
-    Raises:
-        JobError: the strategy needs servers, and they can't hold the model.
-    """
+    """The configuration with a strategy that is exact for this model, and why it changed; raises JobError."""
     strategy, optimizer = spec_of(config.strategy), profile.optimizer
     if not strategy.servers:
         return config, ()

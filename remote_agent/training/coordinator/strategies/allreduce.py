@@ -303,11 +303,7 @@ class AllReduce(Strategy):
         return results
 
     def _commit(self, step: int) -> None:
-        """Commit ``step`` now, because no next call does it, or because its weights are needed before.
-
-        Raises:
-            TrainingError: the optimizer failed, or no worker is left.
-        """
+        """Commit ``step`` now, as no next call does it, or its weights are needed before; raises TrainingError."""
         calls = {member: member.call("commit", step) for member in self._session.members}
         for member, call in calls.items():
             try:

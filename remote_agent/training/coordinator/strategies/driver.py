@@ -148,11 +148,7 @@ class Driver:
         return Answered(first, answer)
 
     def _cut_off(self, awaited: Sequence[Awaited]) -> Lost | None:
-        """A worker that does not reach another one with which it exchanges; looked for once, when late.
-
-        Raises:
-            ServerGone: a worker does not reach a shard's host.
-        """
+        """A worker that does not reach a partner, looked for once, when late; raises ServerGone for a shard."""
         late_s = late_after(self._session.config.slice_deadline_s, max(each.expected_s for each in awaited))
         if self._looked or time.monotonic() - self._waiting_since <= late_s:
             return None

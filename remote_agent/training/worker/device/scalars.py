@@ -45,11 +45,7 @@ class Scalars:
         self._parts = []
 
     def settle(self) -> None:
-        """The slice under way is computed.
-
-        Raises:
-            JobError: a figure is no number.
-        """
+        """The slice under way is computed; raises JobError if a figure is no number."""
         parts, self._parts = self._parts, []
         if parts:
             self._figures = merged([self._figures, *(figures_of(values, n, "loss") for values, n in parts)])

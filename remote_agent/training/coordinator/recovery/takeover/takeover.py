@@ -115,11 +115,7 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
 
 
 def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Request:
-    """The request to continue from the newest checkpoint, with all devices that the run had.
-
-    Raises:
-        TrainingError: there is no checkpoint.
-    """
+    """The request for the newest checkpoint, with all devices of the run; raises TrainingError without one."""
     if newest_checkpoint(request.folder) is not None:
         request = dataclasses.replace(request, resume=request.folder)
     elif request.resume is None:
