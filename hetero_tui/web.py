@@ -46,11 +46,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    """Lets the browser through that was the first to open the link.
-
-    Args:
-        place: ``host:port`` that is served.
-    """
+    """Lets the browser through that was the first to open the link; ``place``: ``host:port`` that is served."""
 
     def __init__(self, place: str) -> None:
         self._place = place

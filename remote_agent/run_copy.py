@@ -107,7 +107,7 @@ class RunCopy:
 
 
 def digest(path: Path, size: int) -> str:
-    """SHA-256 of the first ``size`` bytes of a file, in hexadecimal; a missing file counts as empty."""
+    """SHA-256 of the first ``size`` bytes of a file, in hexadecimal; with ``size`` 0 there may be no file."""
     found = hashlib.sha256()
     if size:
         with path.open("rb") as file:

@@ -61,11 +61,7 @@ class Agenda:
 
 
 class Network:
-    """The channels of some hosts.
-
-    Args:
-        media: what several of them share: bytes/s, by name.
-    """
+    """The channels of some hosts; ``media``: what several of them share: bytes/s, by name."""
 
     def __init__(self, hosts: Sequence[Host], media: Mapping[str, float]) -> None:
         self._computer = {host.name: host.computer or host.name for host in hosts}

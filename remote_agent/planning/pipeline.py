@@ -19,11 +19,7 @@ LINKS = "the links between the stages"
 
 @dataclass(frozen=True, kw_only=True)
 class CutPlan:
-    """What was decided.
-
-    Attributes:
-        cut: the stages; they name devices by their numbers.
-    """
+    """What was decided; ``cut``: the stages; they name devices by their numbers."""
 
     cut: Cut
     micro_batches: int

@@ -118,11 +118,7 @@ def _started(
 
 
 class _Starts:
-    """Decides how a run starts over after an error.
-
-    Args:
-        crashes: the record of the user's calls that killed workers.
-    """
+    """Decides how a run starts over after an error; ``crashes``: the record of the user's calls that killed workers."""
 
     def __init__(self, journal: Journal, crashes: Crashes) -> None:
         self._journal, self._crashes = journal, crashes

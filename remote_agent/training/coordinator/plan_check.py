@@ -34,11 +34,7 @@ MOST_MEASURING = 0.05
 
 
 class PlanCheck:
-    """Compares a run's steps with its plan.
-
-    Args:
-        session: the run's, before its first step.
-    """
+    """Compares a run's steps with its plan; ``session``: the run's, before its first step."""
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         self._saver = saver

@@ -24,11 +24,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors of one dtype, laid out one after the other.
-
-    Attributes:
-        names: in the order of the model.
-    """
+    """Tensors of one dtype, laid out one after the other; ``names``: in the order of the model."""
 
     dtype: torch.dtype
     names: tuple[str, ...]

@@ -205,11 +205,7 @@ def _by_hiccups(noise: Sequence[float], run: Sequence[float]) -> float:
 def recut(
     batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps_since: int, least: int = 1
 ) -> tuple[int, ...] | None:
-    """Better shares, or None when the present ones are good enough.
-
-    Args:
-        least: samples of a slice that is not empty.
-    """
+    """Better shares, or None when the present ones are good enough; ``least``: samples of a slice that is not empty."""
     if steps_since < STEPS_BETWEEN and not any(track.jumped for track in tracks):
         return None
     profiles = [track.current for track in tracks]

@@ -100,11 +100,7 @@ class ShardHosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """The server, or a worker.
-
-    Attributes:
-        computes: it is a worker.
-    """
+    """The server, or a worker; ``computes``: it is a worker."""
 
     host: str
     actor: Actor

@@ -29,11 +29,7 @@ MAX_BYTES_S = 4e6
 
 
 class CheckpointTimer:
-    """Sets the step of a run's next checkpoint by time.
-
-    Args:
-        session: the run's, before its first step.
-    """
+    """Sets the step of a run's next checkpoint by time; ``session``: the run's, before its first step."""
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         config = session.config

@@ -28,11 +28,7 @@ from remote_agent.training.worker.device.simulation import HEADROOM
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan(CutPlan):
-    """What was decided, by the members' numbers.
-
-    Attributes:
-        pace: what a simulated device's pace refers to.
-    """
+    """What was decided, by the members' numbers; ``pace``: what a simulated device's pace refers to."""
 
     pace: DeviceBlocks
 

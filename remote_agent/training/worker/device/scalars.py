@@ -15,11 +15,7 @@ from remote_agent.training.shared.figures import Figures, figures_of, merged
 
 
 class Scalars:
-    """Collects what a loss returns beside the loss.
-
-    Attributes:
-        samples: of the part that the loss is called for next.
-    """
+    """Collects what a loss returns beside the loss; ``samples``: of the part that the loss is called for next."""
 
     def __init__(self, loss: Callable[[nn.Module, Any], Any]) -> None:
         self._loss = loss
