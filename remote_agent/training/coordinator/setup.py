@@ -81,10 +81,6 @@ class Ready:
     began: float
 
 
-def _silent(_: str) -> None:
-    """Report no progress; a run writes events instead."""
-
-
 @contextlib.contextmanager
 def ready(
     request: Request,
@@ -93,7 +89,7 @@ def ready(
     *,
     again: bool = False,
     plans: bool = False,
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = lambda _: None,  # a run writes events
 ) -> Iterator[Ready]:
     """Check, place, measure and plan. The actors end with the ``with`` block.
 
