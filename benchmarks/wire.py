@@ -48,8 +48,8 @@ from remote_agent.training.wire import codecs as wire_codecs
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.layout import Layout, plan_layout
-from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.process_group import ProcessGroup
+from remote_agent.training.worker.rendezvous import Rendezvous
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 
@@ -160,7 +160,7 @@ def all_reduce(number: int, master: str) -> None:
 
 def meet(address: str, hosts: Sequence[str]) -> None:
     """The meeting place of workers on these hosts, until the driver closes our input."""
-    places = MeetingPlace(address).invite(hosts)
+    places = Rendezvous(address).invite(hosts)
     say(places=[asdict(place) | {"secret": place.secret.hex()} for place in places])
     sys.stdin.read()
 

@@ -45,33 +45,21 @@ _SHORT = 64 * 1024
 
 
 def value(cls: type[T], text: HostText) -> T:
-    """One value of a known type of :mod:`remote_agent.protocol` from one line.
-
-    Raises:
-        ProtocolError: it does not fit.
-    """
+    """One value of a known type of :mod:`remote_agent.protocol` from one line; raises ProtocolError."""
     found = protocol.value_of(cls, clean_document(text))
     _check(found)
     return found
 
 
 def event(text: HostText) -> protocol.Event | None:
-    """The event in one line of a run's ``events.jsonl``; None for a kind that this version does not know.
-
-    Raises:
-        ProtocolError: it does not fit.
-    """
+    """The event in one line of ``events.jsonl``; None if its kind is unknown here. Raises ProtocolError."""
     found = protocol.event_of(clean_document(text, several_lines="detail"))
     _check(found)
     return found
 
 
 def facts(text: HostText) -> HostFacts:
-    """The one line that the probe prints, as facts.
-
-    Raises:
-        ProtocolError: it does not fit; the message names the first field that is wrong.
-    """
+    """The probe's one line as facts; raises ProtocolError, which names the first field that is wrong."""
     from hetero_tui.facts import parse_facts
 
     if len(text.raw) > MAX_FACTS:
@@ -177,11 +165,7 @@ def _check_ports(ports: tuple[int, ...], most: int) -> None:
 
 
 def check_time(moment: float | None) -> None:
-    """Refuse what no clock can show.
-
-    Raises:
-        ProtocolError: it is not a time.
-    """
+    """Raise ProtocolError for what no clock can show."""
     if moment is not None and not 0 <= moment < _LATEST:
         raise ProtocolError(f"{moment:.3g} is not a time")
 

@@ -66,11 +66,7 @@ class AppSession(Session):
         self.emit(events.RunsListed(runs=tuple(summary for _, summary in found)))
 
     async def read_run(self, run: str) -> RunView:
-        """A run as its own events tell it.
-
-        Raises:
-            RunError: there is no such run, or it has no event yet.
-        """
+        """A run as its events tell it; raises RunError if there is no such run, or it has no event yet."""
         summary, happened = await self.history_of(run, most_steps=LOSS_POINTS)
         state = State(cluster=self.inventory.cluster)
         for event in happened:
@@ -108,11 +104,7 @@ class AppSession(Session):
         return shell_command(known, self.inventory)
 
     async def save(self, name: str, text: str) -> str:
-        """Write a text to a new file in the working folder; the answer is its path.
-
-        Raises:
-            RunError: it can't be written.
-        """
+        """Write a text to a new file in the working folder; returns its path. Raises RunError."""
         return await asyncio.to_thread(_save, name, text)
 
     async def close(self) -> None:

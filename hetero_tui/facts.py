@@ -271,11 +271,7 @@ class HostFacts(_Facts):
 
 
 def parse_facts(raw: Any) -> HostFacts:
-    """The probe's JSON document as facts.
-
-    Raises:
-        ValueError: it is not what the probe prints; the message names the first field that is wrong.
-    """
+    """The probe's JSON document as facts; raises ValueError, which names the first field that is wrong."""
     try:
         return HostFacts.model_validate(raw)
     except ValidationError as error:

@@ -102,11 +102,7 @@ def open_session(path: Path, *, accept_new_host_keys: bool = False, readonly: bo
 
 
 def read_settings(*, readonly: bool = False) -> Preferences:
-    """The user's settings file, where there is one; ``readonly`` holds whatever that says.
-
-    Raises:
-        UsageError: it has mistakes: all of them.
-    """
+    """The user's settings file, if there is one; ``readonly`` overrules it. Raises UsageError for mistakes."""
     import tomllib
     from dataclasses import replace
 

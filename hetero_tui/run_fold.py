@@ -100,6 +100,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 iterations=event.iterations,
                 batch_size=event.batch_size,
                 parameters=event.parameters,
+                script=not event.batch_size,
             )
             return run, Level.INFO, f"{event.job}: {event.parameters:,} parameters, {event.iterations:,} steps"
         case protocol.PlanMade():

@@ -108,12 +108,8 @@ class Fault:
     Attributes:
         number: from 1, over all faults of the run; the curves mark it.
         time: when it was detected, in seconds since the epoch.
-        step: the step in which it happened.
-        host: the host.
         worker: the worker; empty: the whole host.
         word: lost, late, slow, shard lost, head lost or coordinator lost.
-        what: description in a few words.
-        done: the reaction.
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
         stall_with: the number of the fault in whose stall this one took part: both were between the same two steps.
         retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
@@ -169,6 +165,7 @@ class RunView:
     iterations: int = 0
     batch_size: int = 0
     parameters: int = 0
+    script: bool = False  # or a sweep: it makes no steps of its own
     step: int = 0
     loss: float | None = None
     samples: int = 0
@@ -267,8 +264,6 @@ class LogLine:
 
     Attributes:
         time: in seconds since the epoch.
-        level: the severity.
-        text: one line.
         number: from 1, over all lines ever logged.
         is_routine: a frequent line; of consecutive ones only the newest is kept.
     """

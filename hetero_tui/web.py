@@ -46,11 +46,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guard:
-    """Lets the browser through that was the first to open the link.
-
-    Args:
-        place: ``host:port`` that is served.
-    """
+    """Lets the browser through that was the first to open the link; ``place``: ``host:port`` that is served."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -138,11 +134,7 @@ class GuardedServer(Server):
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on loopback; 0: any port that is free.
-
-    Raises:
-        UsageError: the port is taken.
-    """
+    """Listen on loopback, 0: on any free port; raises UsageError if the port is taken."""
     try:
         return socket.create_server((ADDRESS, port))
     except OSError as error:

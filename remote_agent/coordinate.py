@@ -1,6 +1,6 @@
 """Starts a run's coordinator: ``python -m remote_agent.coordinate RUN_DIR``; see ``coordinator.main``.
 
-Loading torch takes seconds, and a run may be stopped meanwhile: the signal waits until there is somebody to take it.
+Loading torch takes seconds, and a run may be stopped meanwhile: the signal is blocked until its handler is there.
 """
 
 from __future__ import annotations

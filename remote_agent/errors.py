@@ -33,8 +33,9 @@ class TrainingError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its class, where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+    """The first line of what an error says, and the second if the first is a heading; its class if it says nothing."""
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{first.strip()} {others[0].strip()}" if others and first.endswith(":") else first.strip()
 
 
 class ConfigError(TrainingError):

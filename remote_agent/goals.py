@@ -61,7 +61,7 @@ class Goal:
         finite = [(step, figure) for step, figure in watched if figure is not None]
         return min(finite, key=lambda each: self.sign * each[1], default=None)
 
-    def failed_attempts(self, watched: Watched) -> int:
+    def without_gain(self, watched: Watched) -> int:
         """Evaluations since the best one."""
         best = self.best(watched)
         return len(watched) if best is None else sum(step > best[0] for step, _ in watched)

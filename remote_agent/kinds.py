@@ -89,7 +89,6 @@ def convert(hint: Any, value: Any, *, parse: bool) -> Any:
 
     Args:
         hint: ``bool``, ``int``, ``float`` or ``str``, perhaps ``| None``, perhaps ``Annotated`` with its range.
-        value: what the user gave.
         parse: a text stands for the value that it spells, as ``--set key=value`` gives it.
 
     Raises:

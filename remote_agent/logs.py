@@ -121,11 +121,7 @@ class Reader:
 
 
 def show(reader: Reader, *, follow: bool, alive: Callable[[], bool]) -> None:
-    """Print what is there, and with ``follow`` what comes, while the run's process is ``alive``.
-
-    Raises:
-        StreamClosed: its reader is gone.
-    """
+    """Print what is there, with ``follow`` also what comes while ``alive``; raises StreamClosed if the reader goes."""
     stream = LineStream()
     _write(stream, reader)
     if not follow:

@@ -1,4 +1,4 @@
-"""Files that are what they should be: who can write a folder of ours can put a pipe, or a device, in their place."""
+"""Reads files only if they are regular: a pipe or a device in the place of one would block, or never end."""
 
 from __future__ import annotations
 

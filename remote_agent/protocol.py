@@ -373,7 +373,7 @@ class RunSummary:
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
-    of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
+    of its later steps (the median of a few), ``predicted_s`` those that were predicted; None: not known.
     ``script``, ``away_s``: see :class:`RunSpec`.
     """
 
@@ -694,11 +694,11 @@ class Rebalanced(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned(Event):
-    """Steps took longer, or shorter, than the plan had foreseen for a while: what is foreseen is corrected.
+    """Steps took longer, or shorter, than the plan had predicted for a while: what is predicted is corrected.
 
     Attributes:
         step: from which on.
-        predicted_step_s: what is foreseen now; where the run starts again, by the new plan.
+        predicted_step_s: what is predicted now; where the run starts again, by the new plan.
         ratios: measured over predicted seconds of the step's terms, before this correction.
         restarts: another plan is better by now, and the run goes on with it, from a checkpoint of the step before.
     """
@@ -921,11 +921,7 @@ def decode_event(line: str) -> Event | None:
 
 
 def decode_numbered(line: str) -> tuple[int, Event | None]:
-    """As :func:`decode_event`, with the event's number, which one of an unknown kind has as well.
-
-    Raises:
-        ProtocolError: as for :func:`decode_event`, or there is no number.
-    """
+    """As :func:`decode_event`, with the event's number, which an event of an unknown kind has too."""
     found = document(line)
     seq = found.get("seq")
     if type(seq) is not int:
@@ -957,11 +953,7 @@ def value_of(cls: type[T], found: Mapping[str, Any]) -> T:
 
 
 def document(line: str) -> dict[str, Any]:
-    """The JSON object in one line.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """The JSON object in one line; raises ProtocolError if it is none."""
     try:
         found = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:

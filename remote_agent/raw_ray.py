@@ -48,11 +48,7 @@ class NoCluster(Exception):
 
 
 def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which Ray finds the cluster of ``folder``, whatever the user's own says of another one.
-
-    Raises:
-        NoCluster: no node of it is up on this machine.
-    """
+    """The environment in which Ray finds the cluster of ``folder``; raises NoCluster if no node is up here."""
     spec = layout.read_spec(folder)
     if spec is None or not layout.token_path(folder).exists():
         raise NoCluster("the cluster is not up on this machine")
@@ -63,11 +59,7 @@ def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def scripts_environment(spec: RunSpec, place: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """What a script has besides: the devices, and an order to Ray to send its folder to each worker.
-
-    Raises:
-        NoCluster: no node of the cluster is up on this machine.
-    """
+    """As :func:`environment`, with the devices, and an order to Ray to send a script's folder to workers."""
     devices = [
         {
             "host": entry.host,

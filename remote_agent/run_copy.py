@@ -27,11 +27,7 @@ class RunCopy:
         self._folder = Path(os.environ[CLUSTER_MARK]) / "runs" / run
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            OSError: it can't be written; what was there before stays.
-        """
+        """Write a file, whole or not at all; raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _draft(self._folder / name)
         with draft.open("wb") as file:
@@ -41,22 +37,14 @@ class RunCopy:
         draft.replace(self._folder / name)
 
     def begin(self, newest: int) -> None:
-        """Remove checkpoints of steps after ``newest``: those of a head that was replaced, which do not count.
-
-        Raises:
-            OSError: they can't be removed.
-        """
+        """Remove checkpoints after step ``newest``, those of a head that was replaced; raises OSError."""
         for document in self._checkpoints():
             if int(document.stem.removeprefix("step-")) > newest:
                 document.unlink()
         self._tidy(None)
 
     def write(self, name: str, offset: int, part: bytes) -> None:
-        """Write a part of a checkpoint's file aside, the parts in their order; :meth:`publish` makes it count.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Write a part of a checkpoint's file aside, in order, for :meth:`publish`; raises OSError."""
         folder = self._folder / "checkpoints"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _draft(folder / name).open("r+b" if offset else "wb") as file:
@@ -79,11 +67,7 @@ class RunCopy:
         self._tidy(keep)
 
     def known(self, name: str, size: int) -> tuple[int, str]:
-        """How many of the first ``size`` bytes of a growing file are here, and a :func:`digest` of those.
-
-        Raises:
-            OSError: it can't be read.
-        """
+        """Of the first ``size`` bytes of a growing file: how many are here, and a :func:`digest` of those."""
         path = self._folder / name
         here = min(size, path.stat().st_size) if path.is_file() else 0
         return here, digest(path, here)
@@ -123,11 +107,7 @@ class RunCopy:
 
 
 def digest(path: Path, size: int) -> str:
-    """SHA-256 of the first ``size`` bytes of a file, in hexadecimal; those of an empty or missing one are none.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """SHA-256 of the first ``size`` bytes of a file, in hexadecimal; with ``size`` 0 there may be no file."""
     found = hashlib.sha256()
     if size:
         with path.open("rb") as file:

@@ -137,7 +137,6 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
 
     Args:
         folder: the cluster's.
-        run: which.
         now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
             ``awaited`` which hosts are away: the run keeps the devices that it had there. ``config``: settings that
             are others from here on.
@@ -221,8 +220,6 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> protocol.Told:
 
     Args:
         folder: the cluster's.
-        run: which.
-        command: what is wanted of it.
 
     Returns:
         What that comes to.

@@ -162,11 +162,7 @@ class Served:
         return whole[len(known) :] if whole.startswith(known) else self._text(tokens[begin:])
 
     def _check(self, tokens: Tensor) -> None:
-        """Refuse numbers that are no tokens of the model: on a GPU one of them makes all later calls fail.
-
-        Raises:
-            ValueError: there is one.
-        """
+        """Refuse numbers that are no tokens of the model: on a GPU one of them makes all later calls fail."""
         embeddings = getattr(self._model, "get_input_embeddings", None)
         known = getattr(embeddings(), "num_embeddings", None) if callable(embeddings) else None
         if known is not None and tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < known:

@@ -38,11 +38,7 @@ class LineStream:
         self._watched = [_STDIN] if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else []
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Write lines (each with its newline) and flush them.
-
-        Raises:
-            StreamClosed: the reader is gone.
-        """
+        """Write lines (each with its newline) and flush them; raises StreamClosed if the reader is gone."""
         try:
             sys.stdout.buffer.write(b"".join(lines))
             sys.stdout.buffer.flush()
@@ -52,11 +48,7 @@ class LineStream:
         self._last_write = time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until the reader goes.
-
-        Raises:
-            StreamClosed: it went.
-        """
+        """Wait so long; raises StreamClosed as soon as the reader goes."""
         ends = time.monotonic() + seconds
         while select.select(self._watched, [], [], max(0.0, ends - time.monotonic()))[0]:
             if not os.read(_STDIN, 4096):
@@ -68,11 +60,7 @@ class LineStream:
             raise StreamClosed
 
     def heartbeat(self, silence: float) -> None:
-        """Write an empty line when nothing was written for ``silence`` seconds.
-
-        Raises:
-            StreamClosed: the reader is gone.
-        """
+        """Write an empty line if nothing was written for ``silence`` seconds; raises as :meth:`write`."""
         if time.monotonic() - self._last_write >= silence:
             self.write([b"\n"])
 

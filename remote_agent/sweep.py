@@ -50,7 +50,7 @@ OUTPUT = f"{protocol.SCRIPT}.log"
 ATTEMPTS = 3
 """At a trial whose hosts are lost."""
 
-IN_VAIN = 3
+FIRST_FAILURES = 3
 """Trials in a row that fail by themselves before any made a step: the job's mistake, which the others have as well."""
 
 BY_ITSELF = 3
@@ -120,15 +120,11 @@ class Sweep:
         self._running: list[_Running] = []
         self._done: dict[int, Trial] = {}
         self._rungs: dict[int, int] = {}  # how far those came
-        self._in_vain = 0
+        self._first_failures = 0
         self.stopped = False
 
     def run(self) -> SweepResult:
-        """Carry it out; how it went.
-
-        Raises:
-            Failed: all trials fail, or the metric is not there.
-        """
+        """Carry it out; raises Failed if all trials fail, or the metric is not there."""
         try:
             while (self._waiting or self._running) and not self.stopped:
                 self._start_trials()
@@ -223,7 +219,7 @@ class Sweep:
         trial, events, seat = each.trial, each.events, next(s for s in self._seats if s.device == each.device)
         code, of = each.process.exitcode, f"{self._search.metric} "
         if (code == 0 and events.finished is not None) or each.stopped:
-            seat.pause, self._in_vain = 0.0, 0
+            seat.pause, self._first_failures = 0.0, 0
             steps, figure = each.at if each.stopped else (events.steps, events.figure(self._search.metric)[1])
             trial = dataclasses.replace(trial, steps=steps, figure=figure, stopped=each.stopped)
             if figure is None and not each.stopped and self._search.metric not in ("loss", *events.figures):
@@ -256,9 +252,9 @@ class Sweep:
         self._done[trial.number] = dataclasses.replace(trial, steps=events.steps, cause=cause)
         self._rungs[trial.number] = each.rung
         _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed at step {events.steps:,}: {cause}")
-        self._in_vain += events.steps == 0
+        self._first_failures += events.steps == 0
         trains = any(other.events.steps for other in self._running)
-        if self._in_vain >= IN_VAIN and not trains and all(done.cause for done in self._done.values()):
+        if self._first_failures >= FIRST_FAILURES and not trains and all(done.cause for done in self._done.values()):
             raise self._failure(trial, events.failed)
 
     def _failure(self, trial: Trial, event: RunFailed | None = None) -> Failed:

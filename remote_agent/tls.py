@@ -24,10 +24,10 @@ _WRITE = 1 << 18
 """Bytes that are encrypted at a time, so that the wire has something to do meanwhile."""
 
 DISTRUST = "the two sides do not accept each other's certificates"
-"""What :class:`Distrusted` begins with."""
+"""What :class:`CertificateRejected` begins with."""
 
 
-class Distrusted(OSError):
+class CertificateRejected(OSError):
     """One side does not accept the other's certificate, or has none, or speaks no TLS."""
 
     def __init__(self, error: ssl.SSLError) -> None:
@@ -59,7 +59,7 @@ def meet(sock: socket.socket, bundle: Path, address: str) -> None:
     """Whether the gRPC server (Ray's) at the other end and this machine accept each other; takes the socket over.
 
     Raises:
-        Distrusted: they do not.
+        CertificateRejected: they do not.
         OSError: the connection ended, the server did not speak in time, or the file can't be read.
     """
     try:
@@ -68,7 +68,7 @@ def meet(sock: socket.socket, bundle: Path, address: str) -> None:
         with context.wrap_socket(sock, server_hostname=address) as secured:
             secured.recv(1)  # a server looks at our certificate once the handshake is over for us, and then says so
     except ssl.SSLError as error:
-        raise Distrusted(error) from error
+        raise CertificateRejected(error) from error
 
 
 class Secured:
@@ -83,7 +83,7 @@ class Secured:
         address: of the other side, which its certificate has to name; it is not looked at by a server.
 
     Raises:
-        Distrusted: the other side has no certificate of this cluster's, or speaks no TLS.
+        CertificateRejected: the other side has no certificate of this cluster's, or speaks no TLS.
         OSError: the connection ended, or brought nothing in time.
     """
 
@@ -147,7 +147,7 @@ class Secured:
             except ssl.SSLError as error:
                 with contextlib.suppress(OSError):  # why: the other side may say it to its user, if it still listens
                     self._socket.sendall(self._outgoing.read())
-                raise Distrusted(error) from error
+                raise CertificateRejected(error) from error
             self._socket.sendall(self._outgoing.read())
             if done:
                 return
@@ -158,4 +158,6 @@ class Secured:
 def _explained(error: ssl.SSLError) -> OSError:
     """A server refuses our certificate after the handshake, as we see it; other errors are the connection's."""
     reason = error.reason or ""
-    return Distrusted(error) if "CERT" in reason or "UNKNOWN_CA" in reason else OSError(f"TLS: {reason.lower()}")
+    return (
+        CertificateRejected(error) if "CERT" in reason or "UNKNOWN_CA" in reason else OSError(f"TLS: {reason.lower()}")
+    )

@@ -43,7 +43,7 @@ EXPORTS = "exports"
 """In a run's folder."""
 
 _KEPT_S = 24 * 3600.0
-"""An export that nobody removed, since its reader was ended, is kept so long."""
+"""Seconds that an export is kept if its reader ended before it could remove it."""
 
 _LINE = 48 * 1024
 """Bytes of a file in a line."""

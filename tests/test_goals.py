@@ -37,10 +37,10 @@ def test_early_stopping_needs_a_metric() -> None:
 def test_the_first_of_the_best_is_the_best_and_what_is_no_number_never_is() -> None:
     watched = ((10, None), (20, 0.5), (30, 0.4), (40, None), (50, 0.4), (60, 0.6))
     assert Goal("loss", 1).best(watched) == (30, 0.4)
-    assert Goal("loss", 1).failed_attempts(watched) == 3
+    assert Goal("loss", 1).without_gain(watched) == 3
     assert Goal("accuracy", -1).best(watched) == (60, 0.6)
     assert Goal("loss", 1).best(((10, None),)) is None
-    assert Goal("loss", 1).failed_attempts(((10, None), (20, None))) == 2
+    assert Goal("loss", 1).without_gain(((10, None), (20, None))) == 2
 
 
 def test_going_back_to_a_step_forgets_what_came_after_it() -> None:

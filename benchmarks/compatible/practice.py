@@ -242,7 +242,7 @@ class RepeatedLayers(Case):
 
 
 @case("anchored-weights", AREA)
-class Anchored(Case):
+class BoundBuffers(Case):
     """L2-SP: a penalty of the distance from the first weights, which the first call of loss keeps on the job."""
 
     killed: ClassVar[bool] = True

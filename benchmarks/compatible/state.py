@@ -1,4 +1,4 @@
-"""What the user's code changes besides trained parameters: teachers, queues, counters; and hooks."""
+"""What the user's code changes besides trained parameters: teachers, queues, counters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.compatible.case import BATCH, Case, case
+from benchmarks.compatible.case import BATCH, Case, case, small
 from remote_agent.training.config import TrainingConfig
 
 AREA = "state and hooks"
-
-
-def small() -> nn.Sequential:
-    """A network from six numbers to four."""
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
 class Student(nn.Module):
@@ -25,7 +20,7 @@ class Student(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.student = small()
+        self.student = small(4)
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Any:
@@ -99,7 +94,7 @@ class Queue(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = small()
+        self.network = small(4)
         self.register_buffer("queue", functional.normalize(torch.randn(24, 4), dim=1))
 
     def forward(self, x: Tensor) -> Any:
@@ -170,7 +165,7 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = small()
+        self.network = small(4)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Any:
@@ -214,7 +209,7 @@ class RunningMean(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = small()
+        self.network = small(4)
         self.register_buffer("mean", torch.zeros(6))
 
     def forward(self, x: Tensor) -> Any:
@@ -271,7 +266,7 @@ class Quantised(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network, self.out = small(), nn.Linear(4, 3)
+        self.network, self.out = small(4), nn.Linear(4, 3)
         self.register_buffer("codes", torch.randn(5, 4))
 
     def forward(self, x: Tensor) -> Any:
@@ -284,107 +279,12 @@ class Quantised(nn.Module):
         return self.out(z + (codes - z).detach())
 
 
-def halved(gradient: Tensor) -> Tensor:
-    """A hook."""
-    return gradient * 0.5
-
-
-def clamped(gradient: Tensor) -> Tensor:
-    """A hook that is not linear."""
-    return gradient.clamp(-0.01, 0.01)
-
-
-@case("gradient-hook-linear", AREA)
-class LinearHook(Case):
-    """A hook halves a parameter's gradient."""
-
-    expect, says = "refused", "hook"
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.get_parameter("0.weight").register_hook(halved)  # type: ignore[no-untyped-call]
-        return model
-
-
-@case("gradient-hook-clamp", AREA)
-class ClampHook(Case):
-    """A hook clamps a parameter's gradient, which is not linear."""
-
-    expect, says = "refused", "hook"
-    quick = True
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.get_parameter("0.weight").register_hook(clamped)  # type: ignore[no-untyped-call]
-        return model
-
-
-@case("gradient-hook-undivided", AREA)
-class ClampHookWhole(ClampHook):
-    """The same with unit=batch_size: the hook sees the whole batch's gradient."""
-
-    expect, quick = "equal", False
-    settings: ClassVar = {"unit": BATCH}
-
-
-@case("post-accumulate-hook", AREA)
-class AccumulateHook(Case):
-    """A post-accumulate hook clamps a parameter's gradient."""
-
-    expect, says = "refused", "hook"
-
-    def create_model(self) -> nn.Module:
-        model = small()
-
-        def clamp(parameter: Tensor) -> None:
-            assert parameter.grad is not None
-            parameter.grad.clamp_(-0.01, 0.01)
-
-        model.get_parameter("0.weight").register_post_accumulate_grad_hook(clamp)  # type: ignore[no-untyped-call]
-        return model
-
-
-def reversed_gradient(module: nn.Module, inputs: Any, outputs: Any) -> Any:
-    """A backward hook that turns the gradient of the inputs round."""
-    return tuple(-0.3 * gradient if gradient is not None else None for gradient in inputs)
-
-
-@case("backward-hook", AREA)
-class BackwardHook(Case):
-    """A module's full backward hook reverses gradients."""
-
-    expect, says = "refused", "hook"
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.get_submodule("2").register_full_backward_hook(reversed_gradient)
-        return model
-
-
-@case("backward-hook-undivided", AREA)
-class BackwardHookWhole(BackwardHook):
-    """The same with unit=batch_size."""
-
-    expect = "equal"
-    settings: ClassVar = {"unit": BATCH}
-
-
-@case("forward-hook", AREA)
-class ForwardHook(Case):
-    """A module's forward hook changes its output."""
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.get_submodule("0").register_forward_hook(lambda module, inputs, output: output * 1.1)
-        return model
-
-
 class Clipped(nn.Module):
     """Its forward pass clips its own weights, as in a Wasserstein critic."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = small()
+        self.network = small(4)
 
     def forward(self, x: Tensor) -> Any:
         with torch.no_grad():
@@ -408,7 +308,7 @@ class Scheduled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network, self.calls = small(), 0
+        self.network, self.calls = small(4), 0
 
     def forward(self, x: Tensor) -> Any:
         self.calls += 1

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.peers.task import Settings, Task
 from remote_agent.planning import shares
-from remote_agent.training.coordinator.plan.measure import sizes
+from remote_agent.training.coordinator.processes.measure import sizes
 
 MEASUREMENTS = 3
 """Of each size; the fastest counts."""

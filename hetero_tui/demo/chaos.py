@@ -48,7 +48,6 @@ class Target:
     """A machine as it is now.
 
     Attributes:
-        name: of the machine.
         head: it is the cluster's head, whose Ray is spared.
         workers: its processes that train, or are about to, and are not stopped.
         ray: all processes of its Ray, the workers among them.

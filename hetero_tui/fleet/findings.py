@@ -33,7 +33,7 @@ _ROOM_OF_OTHERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ShardHosts:
     """A machine's system settings: ``skew`` is its clock's offset in seconds, ``sleeps_after`` in minutes, 0: never.
 
     ``ends_at_logout``: systemd kills what a user has started when the user logs out.
@@ -111,7 +111,7 @@ def of_room(host: str, facts: HostFacts, build: str) -> tuple[Finding, ...]:
     return (Finding(host, WARNING, what, why, f"free {room} GB there before `hetero-tui bootstrap`"),)
 
 
-def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[Finding, ...]:
+def of_surroundings(host: str, facts: HostFacts, around: ShardHosts) -> tuple[Finding, ...]:
     """Findings from a machine's system settings."""
     found: list[Finding] = []
     mac = facts.os.system == "Darwin"

@@ -16,7 +16,6 @@ class FleetView:
     """The state of a fleet at the last probe and survey.
 
     Attributes:
-        inventory: the user's.
         transports: the connection to each host, by name.
         probed: the probe's result of each machine.
         surveyed: the survey's result of each host, by name.

@@ -100,11 +100,7 @@ def remove_host(path: Path, name: str) -> Inventory:
 
 
 def host_fields(path: Path, name: str) -> dict[str, object]:
-    """The fields that the file gives a host itself, without ``defaults``.
-
-    Raises:
-        InventoryError: the file has mistakes, or no such host.
-    """
+    """The fields of a host in the file, without ``defaults``; raises InventoryError, also for no such host."""
     text = _text(path)
     existing = _read(text, path)
     if existing.host(name) is None:
@@ -346,11 +342,7 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` whole or not at all, with the old file's mode.
-
-    Raises:
-        InventoryError: it can't be written.
-    """
+    """Write ``text`` to ``path`` whole or not at all, with the old file's mode; raises InventoryError."""
     try:
         if path.exists():
             path.open("r+b").close()  # a write-protected file could be replaced, which its owner does not want

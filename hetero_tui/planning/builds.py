@@ -44,7 +44,6 @@ def torch_build(facts: HostFacts, devices: Sequence[str] | None = None, before: 
     """The build for this machine.
 
     Args:
-        facts: of the machine.
         devices: those that the inventory lets train, if it names any.
         before: the build that its environment has had, as far as the facts do not say.
     """

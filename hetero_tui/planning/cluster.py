@@ -71,7 +71,6 @@ def plan_cluster(
 
     Args:
         inventory: says which head is wished for.
-        candidates: the hosts that may join.
         head: set where a cluster runs already and its head has to stay.
         holders: set where a run is to go on: the hosts that hold its newest checkpoint; one of them has to be the head.
 
@@ -136,7 +135,6 @@ def node_address(
     real link, and of its fastest.
 
     Args:
-        candidate: the host.
         head_address: where the head is; None: this is the head.
         shared: addresses that other hosts have too; none of them is taken.
         networks: those that the other hosts' addresses lie in.

@@ -59,7 +59,6 @@ def way_rows(choice: Choice, *, all_ways: bool = True) -> list[list[str]]:
     """A row for each way, the fastest first, and one for the fastest host alone.
 
     Args:
-        choice: what was found.
         all_ways: not the fastest of each strategy only.
     """
     best, rows, told = choice.best, [], set[str]()

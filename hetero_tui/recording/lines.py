@@ -81,11 +81,7 @@ def cluster_of(line: str) -> str:
 
 
 def entry(line: str) -> Entry:
-    """What one of the further lines says.
-
-    Raises:
-        NotReadable: it is damaged, or of another program.
-    """
+    """What a further line says; raises NotReadable if it is damaged, or of another program."""
     try:
         return _entry(answers.clean_document(HostText(line), several_lines="detail"))
     except ValidationError as error:

@@ -21,8 +21,6 @@ class Recording:
     """What was folded, in its order; see :func:`read`.
 
     Attributes:
-        path: the file.
-        cluster: the cluster's name.
         entries: times and events, or whole states; the first is a state.
         times: of the entries, in seconds since the epoch, in order even where the clock was set back.
         cut_off: the session did not end in good order, or goes on.
@@ -99,11 +97,7 @@ def read(path: Path) -> Recording:
 
 
 def newest() -> Path:
-    """The recording that was made last.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The newest recording; raises UsageError if there is none."""
     found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not found:
         hint = "the app, and `hetero-tui train` and `attach`, make one each time"

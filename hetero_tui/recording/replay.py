@@ -23,7 +23,6 @@ class Replay(Refusing):
     """A session that can be watched, and changes nothing.
 
     Attributes:
-        recording: what is played.
         position: the time that is shown, in seconds since the epoch: the clock of the screens.
         speed: seconds of the recording that pass in one.
         paused: the time stands still.

@@ -47,13 +47,11 @@ class Figures:
     """All of one run.
 
     Attributes:
-        run: its name.
         state: where it stands, in a word.
         started: its first event; None: there is none yet.
         plan: as it was made last.
         steps, evaluations: in their order, each step once.
         workers: by name, in the order in which they came.
-        happened: in its order.
         last: its newest event.
         seconds: from its start to that, without the time in which it was stopped; None: it has not started.
     """

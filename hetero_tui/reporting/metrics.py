@@ -127,11 +127,7 @@ def _escaped(word: str) -> str:
 
 @contextmanager
 def served(state: Callable[[], State], port: int = PORT, now: Callable[[], float] = time.time) -> Iterator[str]:
-    """Answer on loopback while the context is open; yields the address. ``port`` 0: any that is free.
-
-    Raises:
-        UsageError: the port is taken.
-    """
+    """Answer on loopback while open; yields the address. ``port`` 0: any. Raises UsageError if it is taken."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -15,6 +15,7 @@ import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
@@ -61,27 +62,24 @@ class Code:
         shown = ", ".join(names[:LARGEST]) + (f" and {len(names) - LARGEST:,} more" if len(names) > LARGEST else "")
         return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
 
-    def mentions(self, name: str) -> bool:
-        """Whether a name stands anywhere in the Python files among them.
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The names and other words that stand anywhere in the Python files among them.
 
         Raises:
             OrderError: one can't be read.
         """
-        word = re.compile(rf"\b{re.escape(name)}\b".encode())
+        words: set[str] = set()
         for path in self.files.values():
             try:
-                if path.suffix == ".py" and word.search(path.read_bytes()):
-                    return True
+                if path.suffix == ".py":
+                    words.update(re.findall(r"\w+", path.read_text(encoding="utf-8", errors="replace")))
             except OSError as error:
                 raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-        return False
+        return frozenset(words)
 
     def archive(self) -> bytes:
-        """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`.
-
-        Raises:
-            OrderError: one can't be read.
-        """
+        """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`; raises OrderError if one can't be read."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for name, path in self.files.items():

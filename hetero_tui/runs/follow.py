@@ -34,11 +34,7 @@ class _Place:
         return ("--offset", str(self._offset), *few)
 
     def takes(self, line: HostText) -> bool:
-        """Whether the line is one that stands before or after the history.
-
-        Raises:
-            ProtocolError: it does not fit.
-        """
+        """Whether the line stands before or after the history; raises ProtocolError if it does not fit."""
         if not line.raw.startswith(_HISTORY):
             return False
         said = answers.value(protocol.History, line)

@@ -23,11 +23,7 @@ STEP = "start run"
 
 
 def plan_devices(fleet: LiveFleet, hosts: Collection[str]) -> tuple[protocol.DeviceSpec, ...]:
-    """Every device that trains: those of these hosts that are in the cluster now.
-
-    Raises:
-        RunError: there is none.
-    """
+    """The devices that train, of these hosts that are in the cluster now; raises RunError if there is none."""
     devices: list[protocol.DeviceSpec] = []
     facts, members = fleet.facts, fleet.members
     for host in fleet.inventory.hosts:
@@ -132,11 +128,7 @@ def environment(inventory: Inventory) -> str:
 
 
 async def start_coordinator(transport: Transport, inventory: Inventory, run: str, module: str = COORDINATOR) -> None:
-    """Start what carries out a run whose files are on the host, apart from this laptop.
-
-    Raises:
-        CommandFailed: it did not start.
-    """
+    """Start the process of a run whose files are on the host; raises CommandFailed."""
     # The agent starts programs in the cluster's folder.
     program = f'{environment(inventory)}; exec sh agent/run {module} "$PWD/runs/$0"'
     home = agent.home_folder(inventory.cluster)

@@ -64,9 +64,6 @@ async def follow_logs(
     """Yield the lines of a run until it has ended; where it had before, those that there are.
 
     Args:
-        place: where it is now.
-        lines: opens its logs.
-        ask: asks the hosts where it is.
         broken: is told of each host whose connection broke.
     """
     known: Place | None = place

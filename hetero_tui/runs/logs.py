@@ -56,10 +56,7 @@ async def logs_of(
 
     Args:
         transports: to the hosts that are asked.
-        cluster: its name.
-        summary: the run.
         head: where its coordinator is; with ``follow`` one of the hosts.
-        follow: go on.
         failed: is told of each host that can't be asked, or can't any more; the others' lines come all the same.
         broken: is told of each host whose connection broke, and is tried again.
         places: how far each host's lines were read by an earlier call, which do not come again; they are carried on.

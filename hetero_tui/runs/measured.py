@@ -98,9 +98,6 @@ async def survey_of(
     """What is known of a fleet, and whether it was measured now; a cluster that is down is brought up.
 
     Args:
-        fleet: the hosts and their connections.
-        order: the job with its settings.
-        notice: is told what is done.
         anew: measure, even if that was done before.
     """
     archive = await archive_of(order, notice)

@@ -136,11 +136,7 @@ def read_order(
 
 
 def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
-    """Settings with which a run goes on, from ``key=value`` each.
-
-    Raises:
-        ChangesError: with every mistake at once; settings that a run keeps are among them.
-    """
+    """Settings for a resumed run, from ``key=value`` each; raises ChangesError with every mistake at once."""
     wanted, wrong = parse_settings(pairs)
     mistakes = [f"--set {pair!r} is not key=value" for pair in wrong]
     kept = [name for name in wanted if name in fields.names() and name not in fields.WHEN_RESUMED]
@@ -164,7 +160,7 @@ def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
     known = fields.names()
     for name in wanted:
         near = nearest(name, known, alike=_ALIKE)
-        if name not in known and near and not code.mentions(name):
+        if name not in known and near and name not in code.words:
             yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 
 
@@ -234,7 +230,7 @@ def _rest(job: Job, code: Code | None) -> Mapping[str, Any] | None:
     """The job's own configuration beside the defaults of a run on the fleet; None: only its host knows it."""
     if job.name in READY_JOBS and job.file is None:
         return {**fields.OF_ORDERS, **chosen_by(job)}
-    is_known = code is not None and not job.is_open and not code.mentions("TrainingConfig")
+    is_known = code is not None and not job.is_open and "TrainingConfig" not in code.words
     return fields.OF_ORDERS if is_known else None
 
 
@@ -244,11 +240,7 @@ def own_hints(job: Job) -> dict[str, Any]:
 
 
 def parsed(file: Path, path: str) -> ast.Module:
-    """The syntax tree of ``file``, which the user calls ``path``.
-
-    Raises:
-        OrderError: it can't be read, or is not Python.
-    """
+    """The syntax tree of ``file``, which the user calls ``path``; raises OrderError."""
     try:
         return ast.parse(file.read_bytes(), filename=path)
     except OSError as error:
@@ -265,11 +257,7 @@ def parsed(file: Path, path: str) -> ast.Module:
 
 
 def _checked(found: Outline, path: str, name: str) -> str:
-    """``name``, unless the file shows that it is no job.
-
-    Raises:
-        OrderError: it does.
-    """
+    """Return ``name``; raises OrderError if the file shows that it is no job."""
     if name in found.guarded:
         raise OrderError(
             (f'{path}:{found.guarded[name]}: {name!r} is defined under `if __name__ == "__main__":` only',),
@@ -288,11 +276,7 @@ def _checked(found: Outline, path: str, name: str) -> str:
 
 
 def _only_job(found: Outline, path: str) -> str:
-    """The name of the file's only job.
-
-    Raises:
-        OrderError: it has none that its text shows, or several.
-    """
+    """The name of the file's only job; raises OrderError if its text shows none, or several."""
     jobs = found.jobs()
     if len(jobs) == 1:
         return jobs[0]

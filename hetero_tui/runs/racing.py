@@ -58,8 +58,6 @@ class Raced:
     """A way, and what its run did.
 
     Attributes:
-        predicted: what was foreseen.
-        run: its name.
         steps: that count.
         step_s: the median step.
         speed: samples a second.
@@ -84,11 +82,7 @@ class Raced:
 
 
 def racers(choice: Choice) -> tuple[Prediction, Prediction]:
-    """The way that was chosen, and the fastest other one.
-
-    Raises:
-        UsageError: there is no other one.
-    """
+    """The way that was chosen, and the fastest other one; raises UsageError if there is no other one."""
     alone = [choice.alone] if choice.alone is not None else []
     everything = [choice.everything] if choice.everything is not None else []
     others = [each for each in (*choice.ways, *alone, *everything) if _what(each.way) != _what(choice.best.way)]

@@ -154,11 +154,7 @@ class FleetRecovery:
                 await cancel(going)
 
     def _refuse_if_taken_down(self, run: str) -> None:
-        """After a `down` from anywhere nothing starts again unless a user asks.
-
-        Raises:
-            TakenDown: no host that answers has a node.
-        """
+        """Raise TakenDown if no host that answers has a node: after a `down` only a user starts again."""
         if is_taken_down(self._fleet.surveyed):
             hint = f"`hetero-tui resume {run}` starts the cluster and lets it go on"
             raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)

@@ -23,11 +23,7 @@ STEP = "resume run"
 
 
 def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) -> None:
-    """Nothing has to be started for a run that has made all its steps, and is not to make more with these settings.
-
-    Raises:
-        RunError: it has.
-    """
+    """Raise RunError if a run has made all its steps, and is not to make more with these settings."""
     wanted = settings.get("num_iterations")
     if wanted is not None and int(wanted) <= summary.step:
         cause = f"{summary.id} has made {summary.step:,} steps already"
@@ -38,11 +34,7 @@ def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) ->
 
 
 def refuse_beside(known: Sequence[tuple[str, protocol.RunSummary]], run: str) -> None:
-    """A run does not go on beside another one, which has the devices; ``known`` are pairs of host and run.
-
-    Raises:
-        RunError: another one is under way.
-    """
+    """Raise RunError if another run, which has the devices, is under way; ``known``: pairs of host and run."""
     for _, other in known:
         if other.id != run and not other.state.final and not other.script:
             raise RunError(f"{other.id} is under way", step=STEP, hint=f"stop it first: `hetero-tui stop {other.id}`")
@@ -60,7 +52,6 @@ async def resume(
 
     Args:
         fleet: as it is now; its hosts that answer are asked for the run.
-        run: which.
         settings: with which it goes on, beside its own.
         cause: why its head was lost, where that is why it has to go on elsewhere.
         seen: its events as this laptop has them, which can be more than its new host's copy has.

@@ -42,11 +42,7 @@ def read_script(path: str, arguments: Sequence[str] = (), paths: Sequence[str] =
 
 
 def refuse_ours(words: Sequence[str]) -> None:
-    """Refuse Ray's commands that start or end clusters.
-
-    Raises:
-        UsageError: it is one of them.
-    """
+    """Raise UsageError for those of Ray's commands that start or end clusters."""
     before = ""
     for word in words:
         if word in OURS:
@@ -57,11 +53,7 @@ def refuse_ours(words: Sequence[str]) -> None:
 
 
 async def rays_output(transport: Transport, cluster: str, words: Sequence[str]) -> AsyncGenerator[HostText]:
-    """Lines of what Ray's command line prints on the head, as they come.
-
-    Raises:
-        HostError: it failed, or the head can't be asked.
-    """
+    """Lines of Ray's command line on the head, as they come; raises HostError if it fails."""
     command = agent.words(cluster, "raw_ray", "command", "--folder", agent.home_folder(cluster), "--", *words)
     # What Ray says of an error comes in its place among the rest.
     both = ["sh", "-c", 'exec "$@" 2>&1', "sh", *command]

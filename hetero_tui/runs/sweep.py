@@ -54,12 +54,8 @@ def read_sweep(
     """The order that a sweep's words make: as :func:`~hetero_tui.runs.order.read_order`, with what is looked for.
 
     Args:
-        job: as for ``train``.
         parameters: ``name=low..high``, ``name=low..high:log`` or ``name=one,other`` each.
-        trials: how many.
         metric: ``loss``, or a figure of the validation, as ``keep_best`` takes it.
-        pairs: settings of all trials.
-        paths: files that go with the job.
 
     Raises:
         OrderError: with every mistake at once.

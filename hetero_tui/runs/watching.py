@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 
 async def until_lost(lines: AsyncGenerator[T], loss: asyncio.Task[str]) -> AsyncGenerator[T]:
-    """What ``lines`` yields, until ``loss`` is done; ``lines`` is closed at the end.
-
-    Raises:
-        HeadGone: ``loss`` is done; its result is the cause.
-    """
+    """What ``lines``, which is closed at the end, yields; raises HeadGone once ``loss`` is done."""
     async with aclosing(lines):
         while True:
             coming = asyncio.ensure_future(anext(lines))

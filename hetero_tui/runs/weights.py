@@ -121,11 +121,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def refuse_kind(path: Path, form: str) -> None:
-    """Refuse a folder where the format is one file, and a file where it is a folder, before anything is made.
-
-    Raises:
-        UsageError: it is so.
-    """
+    """Raise UsageError for a folder if the format is one file, and for a file if it is a folder."""
     is_single = form in SINGLE
     if path.exists() and path.is_dir() is is_single:
         there, wanted = ("a folder", "one file") if is_single else ("a file", "a folder")
@@ -134,11 +130,7 @@ def refuse_kind(path: Path, form: str) -> None:
 
 
 def refuse_others(folder: Path, names: Collection[str]) -> None:
-    """Refuse a folder with other files than these: a library would read weights of another export beside them.
-
-    Raises:
-        UsageError: it has some.
-    """
+    """Raise UsageError for a folder with other files: a library would read weights of another export."""
     folders = {name.partition("/")[0] for name in names if "/" in name}
     places = [folder, *(folder / name for name in folders)]
     entries = (entry for place in places if place.is_dir() for entry in place.iterdir())

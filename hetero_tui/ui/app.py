@@ -64,8 +64,6 @@ class HeteroApp(MachineActions):
             mistake in the inventory's file is shown instead where that is watched.
         on_start: Operations to carry out once the first frame is painted, one after the other until one fails:
             ``probe``, ``up``, ``train``.
-        job: What ``train`` in ``on_start`` trains.
-        settings: Settings for it.
         paths: What is sent along with its file.
         quit_key: What leaving means: :data:`~hetero_tui.ui.keys.QUIT`, or for the demo
             :data:`~hetero_tui.ui.keys.QUIT_FOR_GOOD`, which says nothing on the way out.
@@ -74,7 +72,6 @@ class HeteroApp(MachineActions):
             then opened anew.
         inventory_path: Of the inventory's file, for people and their editor.
         machines: That file, for the forms; without it they are refused.
-        preferences: The user's settings.
         now: The clock, in seconds since the epoch.
         zone: The time zone of the times that are shown; None is the computer's own.
     """

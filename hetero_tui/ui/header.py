@@ -238,16 +238,11 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
 
 def ending(run: RunView) -> str:
     """How a run ended: ``stopped at step 155``, ``finished``."""
-    if is_script(run):
+    if run.script:
         return run.state.value
     if run.state is RunState.FINISHED:
         return f"finished, {fmt.plural(run.step, 'step')}"
     return f"{run.state} at step {run.step:,}" if run.step else f"{run.state} before its first step"
-
-
-def is_script(run: RunView) -> bool:
-    """Whether it is a script or a sweep: what it says of steps and samples is not meant so."""
-    return run.last_seq > 0 and not run.batch_size and not run.losses and run.plan is None
 
 
 def step_age(state: State, now: float) -> float | None:

@@ -16,7 +16,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
-from hetero_tui.ui.header import ending, is_script
+from hetero_tui.ui.header import ending
 from hetero_tui.ui.keys import is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -56,13 +56,13 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
     if run.state is RunState.FINISHED:
         if run.loss is not None:
-            facts.append(f"{'best' if is_script(run) else 'final'} loss {fmt.loss(run.loss)}")
+            facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
     elif run.detail:
         facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
             facts.append(f"in {fmt.duration(run.seconds)}")
-        if run.checkpoint and not is_script(run):
+        if run.checkpoint and not run.script:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
     if is_resumable(run) and view.key_of("resume"):
         facts.append(f"{view.key_of('resume')} resumes it")

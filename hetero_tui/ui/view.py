@@ -16,11 +16,9 @@ class View:
     """One frame's input.
 
     Attributes:
-        state: what is known.
         busy: the operation under way, or "".
         now: seconds since the epoch.
         zone: the time zone of what is shown.
-        palette: the colours.
         inventory_path: for people.
         mistakes: of the inventory's file, where it can't be used.
         notes: log lines of the screens themselves: what a key press led to.

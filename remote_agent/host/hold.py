@@ -39,11 +39,7 @@ class Laptop:
         self.took = False
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until it has said something.
-
-        Raises:
-            Ended: it let go, or was silent for too long.
-        """
+        """Wait so long, or until it has said something; raises Ended if it let go, or was silent for too long."""
         if select.select([0], [], [], seconds)[0]:
             said = os.read(0, 4096)
             if not said:

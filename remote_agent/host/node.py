@@ -121,11 +121,7 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
 
 
 def _leave_older(folder: Path) -> None:
-    """End what this machine has of a cluster that was replaced, all at once: nothing waits for what it does.
-
-    Raises:
-        NodeError: something outlived SIGKILL.
-    """
+    """End all of a cluster that was replaced, at once; raises NodeError if something outlives SIGKILL."""
     _, left = processes.stop_marked(folder, deadlines.OLDER_STOP_SECONDS)
     if left:
         raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")
@@ -140,16 +136,25 @@ def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
     began = time.monotonic()
     ends, failures = began + deadlines.JOIN_SECONDS, None
     while True:
-        word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+        supervised, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
         ray = None if record is None else processes.find_ours(folder, record)
-        if record is not None and ray is not None and word is not None and word.phase == supervision.WATCHING:
+        if (
+            record is not None
+            and ray is not None
+            and supervised is not None
+            and supervised.phase == supervision.WATCHING
+        ):
             return record
         if processes.find_named(folder, layout.SUPERVISOR) is None:
-            raise NodeError(word.cause if word and word.cause else "Ray's supervisor has ended", "run `up` again")
-        if word is not None:
-            failures = word.failures if failures is None else failures
-            if word.failures > failures or time.monotonic() >= ends:
-                raise NodeError(word.cause or "Ray did not come back", word.hint or "see logs/supervisor.log there")
+            raise NodeError(
+                supervised.cause if supervised and supervised.cause else "Ray's supervisor has ended", "run `up` again"
+            )
+        if supervised is not None:
+            failures = supervised.failures if failures is None else failures
+            if supervised.failures > failures or time.monotonic() >= ends:
+                raise NodeError(
+                    supervised.cause or "Ray did not come back", supervised.hint or "see logs/supervisor.log there"
+                )
         elif time.monotonic() >= began + deadlines.LAUNCH_SECONDS:
             cause = f"Ray's supervisor does not say how it is in {supervision.path(folder)}"
             raise NodeError(cause, "run `down`, then `up`")
@@ -207,24 +212,27 @@ def status(folder: Path) -> NodeReport:
     """Whether this machine's Ray runs. Whether the cluster counts it as alive is the head's to say."""
     if layout.stop_flag(folder).exists():  # what still runs is about to end, and nothing may be built on it
         return NodeReport(host="", state=RayState.STOPPED, cause="it is being taken down", hint="wait, then run `up`")
-    spec, word = layout.read_spec(folder), supervision.read(folder)
+    spec, supervised = layout.read_spec(folder), supervision.read(folder)
     report = NodeReport(
-        host=spec.host if spec else "", state=RayState.STOPPED, restarts=word.restarts if word else 0, spec=spec
+        host=spec.host if spec else "",
+        state=RayState.STOPPED,
+        restarts=supervised.restarts if supervised else 0,
+        spec=spec,
     )
     match ray_state(folder):
         case RayState.RESTARTING:
-            cause, hint = (word.cause, word.hint) if word is not None else ("", "")
+            cause, hint = (supervised.cause, supervised.hint) if supervised is not None else ("", "")
             return replace(report, state=RayState.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
         case (RayState.STARTING | RayState.RUNNING) as state:
             process = processes.find_named(folder, layout.RAY)
             report = replace(report, state=state, pid=process.pid if process else None)
-            if word is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
+            if supervised is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
                 return report
             return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
         case RayState.NONE:
             return replace(report, cause="Ray was not started here", hint="run `up`")
-        case _ if word is not None and word.phase == supervision.ENDED:
-            return replace(report, cause=word.cause, hint=word.hint)
+        case _ if supervised is not None and supervised.phase == supervision.ENDED:
+            return replace(report, cause=supervised.cause, hint=supervised.hint)
         case _:
             record = processes.read_record(folder, layout.RAY)
             why = ray_command.explain_end(ray_node.said(record)) if record is not None else "it left no record"
@@ -242,17 +250,17 @@ def head(folder: Path) -> HeadReport:
 
 def ray_state(folder: Path) -> RayState:
     """How Ray stands on this machine."""
-    word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+    supervised, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
-    if watched and word is not None and word.phase == supervision.RESTARTING:
+    if watched and supervised is not None and supervised.phase == supervision.RESTARTING:
         return RayState.RESTARTING
-    if word is not None and word.phase == supervision.ENDED:
+    if supervised is not None and supervised.phase == supervision.ENDED:
         return RayState.STOPPED  # where it still runs, its supervisor is ending it, and nothing may be built on it
     if record is None:
         return RayState.NONE
     if processes.find_ours(folder, record) is not None:
-        # Once it has joined, it gets a supervisor, whose word stays.
-        return RayState.RUNNING if watched or word is not None else RayState.STARTING
+        # Once it has joined, it gets a supervisor, whose state stays.
+        return RayState.RUNNING if watched or supervised is not None else RayState.STARTING
     if layout.stop_flag(folder).exists():
         return RayState.NONE  # it is being taken down, and did not end by itself
     spec = layout.read_spec(folder)

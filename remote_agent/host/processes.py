@@ -73,11 +73,7 @@ def absolute_path(text: str) -> Path:
 
 
 def record_path(folder: Path, name: str) -> Path:
-    """Where the record of the process ``name`` lies.
-
-    Raises:
-        ValueError: the name is not a plain file name.
-    """
+    """Where the record of the process ``name`` lies; raises ValueError if that is no plain file name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a process name: {name!r}")
     return folder / "processes" / f"{name}.json"

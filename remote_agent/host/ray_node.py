@@ -107,11 +107,7 @@ def has_address(address: str) -> bool:
 
 
 def await_join(folder: Path, record: ProcessRecord, pause: Pause) -> None:
-    """Wait until Ray says that this machine is a node.
-
-    Raises:
-        NodeError: Ray ended instead, or did not say so within ``JOIN_SECONDS``.
-    """
+    """Wait until this machine is a node; raises NodeError if Ray ends, or needs more than ``JOIN_SECONDS``."""
     ends = time.monotonic() + deadlines.JOIN_SECONDS
     while True:
         alive = processes.find_ours(folder, record) is not None

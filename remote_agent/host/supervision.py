@@ -24,7 +24,7 @@ ENDED = "ended"
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """The supervisor's word.
+    """The supervisor's state.
 
     ``since`` is when ``phase`` began and ``ended`` when Ray ended last (0: never), in seconds since the epoch.
     ``restarts`` counts the times that it joined again, ``failures`` the attempts that came to nothing. ``cause`` and
@@ -41,25 +41,25 @@ class Supervision:
 
 
 def path(folder: Path) -> Path:
-    """Where the supervisor's word lies."""
+    """Where the supervisor's state lies."""
     return folder / "supervision.json"
 
 
 def read(folder: Path) -> Supervision | None:
-    """The supervisor's last word; None when there is none."""
+    """The supervisor's state; None when there is none."""
     try:
         return decode(Supervision, plain_file.read_text(path(folder)))
     except (OSError, ProtocolError, UnicodeDecodeError):
         return None
 
 
-def write(folder: Path, word: Supervision) -> None:
-    """Replace the supervisor's word, whole or not at all."""
-    processes.write_private(path(folder), encode(word) + "\n")
+def write(folder: Path, state: Supervision) -> None:
+    """Replace the supervisor's state, whole or not at all."""
+    processes.write_private(path(folder), encode(state) + "\n")
 
 
 def forget(folder: Path) -> None:
-    """Remove a supervisor's word that is not true any more; nothing happens when there is none."""
+    """Remove a supervisor's state that is not true any more; nothing happens when there is none."""
     path(folder).unlink(missing_ok=True)
 
 

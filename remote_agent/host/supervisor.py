@@ -57,7 +57,7 @@ class ClusterGone(Exception):
     """The head has not answered for so long that this machine need not wait for it."""
 
 
-class Doorbell:
+class StopSignals:
     """SIGTERM and SIGINT, as something that a wait can be woken by; they never break into a step halfway."""
 
     def __init__(self) -> None:
@@ -73,11 +73,7 @@ class Doorbell:
         self._told = True
 
     def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
-        """Wait so long, or until the descriptor ``until_readable`` has something to say.
-
-        Raises:
-            EndRequested: the process is to end.
-        """
+        """Wait so long, or until ``until_readable`` has something to read; raises EndRequested after a signal."""
         watched = [self._waiting] if until_readable is None else [self._waiting, until_readable]
         if not self._told:
             select.select(watched, [], [], seconds)
@@ -86,17 +82,17 @@ class Doorbell:
 
 
 class Supervisor:
-    """The loop, with what it knows: the machine's specification, its word on disk and when Ray joined last."""
+    """The loop, with what it knows: the machine's specification, its state on disk and when Ray joined last."""
 
     def __init__(
-        self, folder: Path, spec: NodeSpec, doorbell: Doorbell, clock: Callable[[], float] = time.monotonic
+        self, folder: Path, spec: NodeSpec, signals: StopSignals, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Nothing is looked at yet; ``spec`` stays in force for this supervisor's life, ``clock`` counts seconds."""
         self._clock = clock
         self._folder = folder
         self._spec = spec
-        self._doorbell = doorbell
-        self._word = Supervision(phase=supervision.WATCHING, since=time.time())
+        self._signals = signals
+        self._state = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
         self._had_address = ray_node.has_address(spec.node_address)  # not where a router translates it
         self._moved = f"this machine's address is not {spec.node_address} any more"
@@ -130,18 +126,18 @@ class Supervisor:
                 ray_node.stop(self._folder, self._ray, deadlines.STRAY_STOP_SECONDS)
             return 1
         except NodeError as error:  # a process of the old Ray hangs in a driver: a new one beside it would not help
-            self._say(replace(self._word, phase=supervision.ENDED, cause=error.cause, hint=error.hint))
+            self._say(replace(self._state, phase=supervision.ENDED, cause=error.cause, hint=error.hint))
             _log(error.cause)
             return 1
 
     def _pause(self, seconds: float, *, until_readable: int | None = None) -> None:
-        """As the doorbell's.
+        """As :meth:`StopSignals.pause`.
 
         Raises:
             EndRequested: the process is to end.
             NotInCharge: it is not this machine's supervisor any more.
         """
-        self._doorbell.pause(seconds, until_readable=until_readable)
+        self._signals.pause(seconds, until_readable=until_readable)
         record = processes.read_record(self._folder, layout.SUPERVISOR)
         if record != self._own and (record is not None or not self._may_have_record()):
             raise NotInCharge
@@ -154,7 +150,7 @@ class Supervisor:
 
     def _watch(self, record: ProcessRecord) -> str:
         """Wait for the end of a Ray that runs: why it ended, or why it has to."""
-        self._say(replace(self._word, phase=supervision.WATCHING, since=time.time(), cause="", hint=""))
+        self._say(replace(self._state, phase=supervision.WATCHING, since=time.time(), cause="", hint=""))
         _log(f"watching Ray (PID {record.pid})")
         ended = _open_process(record.pid)
         cut_off_since: float | None = None
@@ -192,11 +188,13 @@ class Supervisor:
     def _ray_ended(self, cause: str) -> None:
         now = time.time()
         if self._spec.role == "head":
-            word = replace(self._word, phase=supervision.ENDED, cause=f"the head's Ray ended: {cause}", hint=HEAD_ENDED)
+            state = replace(
+                self._state, phase=supervision.ENDED, cause=f"the head's Ray ended: {cause}", hint=HEAD_ENDED
+            )
         else:
-            word = replace(self._word, phase=supervision.RESTARTING, cause=cause)
-        self._say(replace(word, since=now, ended=now))
-        _log(word.cause)
+            state = replace(self._state, phase=supervision.RESTARTING, cause=cause)
+        self._say(replace(state, since=now, ended=now))
+        _log(state.cause)
 
     def _end_runs(self) -> None:
         """End the coordinators: they would wait for the head's Ray for a minute, and fail then.
@@ -221,9 +219,9 @@ class Supervisor:
                 ray_node.stop(self._folder, record)
             self._failed(error)
             return None
-        seconds = time.time() - self._word.ended
+        seconds = time.time() - self._state.ended
         _log(f"joined again, {seconds:.1f} s after Ray ended")
-        self._word = replace(self._word, restarts=self._word.restarts + 1)
+        self._state = replace(self._state, restarts=self._state.restarts + 1)
         return record
 
     def _await_head(self) -> None:
@@ -247,8 +245,8 @@ class Supervisor:
                 raise ClusterGone
             self._pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
-        if self._word.phase == supervision.ENDED:
-            self._say(replace(self._word, phase=supervision.RESTARTING))
+        if self._state.phase == supervision.ENDED:
+            self._say(replace(self._state, phase=supervision.RESTARTING))
 
     def _silence(self) -> str:
         """Why the head does not answer, if it does not; the cluster's own network, where it has one, is up for that."""
@@ -264,18 +262,18 @@ class Supervisor:
         else:
             cause, hint = str(error), ray_command.ENVIRONMENT_HINT
         self._explain(cause, hint)
-        self._say(replace(self._word, failures=self._word.failures + 1))
+        self._say(replace(self._state, failures=self._state.failures + 1))
 
     def _explain(self, cause: str, hint: str, phase: str = supervision.RESTARTING) -> None:
         """Say why Ray is not back yet; the log names a cause once and not at every attempt."""
-        if (self._word.phase, self._word.cause, self._word.hint) != (phase, cause, hint):
+        if (self._state.phase, self._state.cause, self._state.hint) != (phase, cause, hint):
             _log(cause)
-            self._say(replace(self._word, phase=phase, cause=cause, hint=hint))
+            self._say(replace(self._state, phase=phase, cause=cause, hint=hint))
 
-    def _say(self, word: Supervision) -> None:
-        self._word = word
+    def _say(self, state: Supervision) -> None:
+        self._state = state
         with suppress(OSError):  # a full disk: what is shown grows old, and Ray is kept running all the same
-            supervision.write(self._folder, word)
+            supervision.write(self._folder, state)
 
     def _end(self) -> int:
         record = processes.read_record(self._folder, layout.RAY)
@@ -290,11 +288,7 @@ class Supervisor:
 
 
 def launch(folder: Path) -> ProcessRecord:
-    """Start the supervisor of this machine's node; one that runs is left alone.
-
-    Raises:
-        LaunchError: it can't be started.
-    """
+    """Start the supervisor of this machine's node, unless one runs; raises LaunchError."""
     if processes.find_named(folder, layout.SUPERVISOR) is None:
         supervision.forget(folder)
     log = layout.supervisor_log_path(folder)
@@ -336,13 +330,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m remote_agent.host.supervisor")
     parser.add_argument("--folder", required=True, type=processes.absolute_path)
     folder: Path = parser.parse_args(arguments).folder
-    doorbell = Doorbell()
+    signals = StopSignals()
     spec = layout.read_spec(folder)
     if spec is None:
         _log("no node was started here: nothing to keep in a cluster")
         return 1
     try:
-        return Supervisor(folder, spec, doorbell).run()
+        return Supervisor(folder, spec, signals).run()
     except ClusterGone:
         _log("the cluster is gone: this machine takes away what it has of it")
         _leave(folder)

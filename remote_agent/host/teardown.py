@@ -31,7 +31,7 @@ def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopRep
 def stop_runs(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
     """End the runs alone, as the beginning of a stop: their last word is written while their cluster is whole.
 
-    From now on this machine says that it is being taken down: nobody who follows such a run lets it go on.
+    From now on this machine says that it is being taken down: a laptop that follows such a run does not resume it.
     """
     if not folder.is_dir():
         return StopReport()

@@ -9,11 +9,7 @@ NAMES = ("digits", "text", "hf-lm")
 
 
 def ready(name: str) -> Any:
-    """The ready job of that name.
-
-    Raises:
-        JobError: there is none; the message names the nearest.
-    """
+    """The ready job of that name; raises JobError, which names the nearest, if there is none."""
     from remote_agent.training.errors import JobError
 
     if name == "digits":

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent.errors import first_line
 from remote_agent.job_settings import LanguageModel
 from remote_agent.jobs import text_files, weight_files
-from remote_agent.jobs.text_files import first_line
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from remote_agent.errors import first_line
 from remote_agent.training.errors import JobError
 
 ENDINGS = (".jsonl", ".txt")
@@ -13,11 +14,7 @@ _UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
 
 
 def texts(data: str, field: str) -> Iterator[str]:
-    """The texts of ``data``, file by file; of a .jsonl line its ``field``.
-
-    Raises:
-        JobError: there is none, or a file can't be read.
-    """
+    """The texts of ``data``, file by file; of a .jsonl line its ``field``. Raises JobError."""
     place = Path(data).expanduser()
     files = [place]
     if place.is_dir():
@@ -67,9 +64,3 @@ def _texts_of(path: Path, wanted: str) -> Iterator[str]:
         said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
         hint = "each line of a .jsonl file is a JSON object with a text"
         raise JobError(f"{path.name}, line {number}: it is no JSON: {said}", hint=hint) from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, and the second where the first is a heading."""
-    first, *others = (str(error).strip() or type(error).__name__).splitlines()
-    return f"{first} {others[0].strip()}" if others and first.endswith(":") else first

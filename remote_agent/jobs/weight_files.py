@@ -31,7 +31,6 @@ def refuse_unfit(named: str, folder: Path) -> None:
 
     Args:
         named: the folder as the user named it.
-        folder: where it is.
 
     Raises:
         JobError: one is missing, damaged or a pointer of Git LFS, a tensor is in two of them, or they hold a form that
@@ -62,11 +61,7 @@ def refuse_unfit(named: str, folder: Path) -> None:
 
 
 def _files(named: str, folder: Path) -> list[Path]:
-    """The one file, or else those of the index, as transformers chooses.
-
-    Raises:
-        JobError: there is neither.
-    """
+    """The one file, or else those of the index, as transformers chooses."""
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]

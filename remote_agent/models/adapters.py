@@ -82,10 +82,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     """Freeze ``model``, and put adapters beside its linear layers, in place.
 
     Args:
-        model: the job's, with its first weights.
         four_bits: hold the weights of all linear layers but the output layer as NF4.
-        rank: of the adapters.
-        alpha: see :class:`LoraLinear`.
         targets: last parts of the names of layers that get an adapter; none: all but the output layer.
 
     Raises:
@@ -120,11 +117,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
 
 
 def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Module]) -> None:
-    """Refuse four bits for a model of which much is held otherwise, as experts in one parameter are.
-
-    Raises:
-        CannotAdapt: it is so.
-    """
+    """Refuse four bits for a model of which much is held otherwise, as experts in one parameter are."""
     named = (*linear.items(), *((name, each) for name, each in model.named_modules() if isinstance(each, nn.Embedding)))
     known = {id(layer.weight) for _, layer in named}
     sizes = {name: each.numel() for name, each in model.named_parameters() if each.dim() > 1 and id(each) not in known}
@@ -135,22 +128,14 @@ def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Module]) -> No
 
 
 def _refuse_rescaled(model: nn.Module) -> None:
-    """Refuse a model that changes its weights in place in evaluation: it would change a copy.
-
-    Raises:
-        CannotAdapt: it is one.
-    """
+    """Refuse a model that changes its weights in place in evaluation: it would change a copy."""
     if any(hasattr(module, "_rescale_layers") for module in model.modules()):
         cause = f"a {type(model).__name__} rescales its weights in evaluation, which does not work beside adapters"
         raise CannotAdapt(cause, hint="train it with lora_rank=0, or take another model")
 
 
 def _refuse_rank(rank: int, layers: Sequence[nn.Module]) -> None:
-    """Refuse a rank that no layer can have; a larger one costs memory and gives nothing.
-
-    Raises:
-        CannotAdapt: it is.
-    """
+    """Refuse a rank that no layer can have; a larger one costs memory and gives nothing."""
     most = max(min(matrix_of(layer).shape) for layer in layers)
     if rank > most:
         raise CannotAdapt(f"lora_rank={rank}: no layer has a rank above {most}", hint=f"set lora_rank={most} or less")

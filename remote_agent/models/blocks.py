@@ -25,7 +25,6 @@ def blocks_of(model: nn.Module, layers: Layers | None = None) -> tuple[nn.Module
     """The blocks of ``model``, in their order.
 
     Args:
-        model: the whole model.
         layers: the job's own; None: it has none.
 
     Raises:

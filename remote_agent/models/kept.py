@@ -62,7 +62,7 @@ def _draft_of(final: Path) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove drafts of processes that were ended: nobody has written to them for long."""
+    """Remove drafts of processes that have ended; they were not written to for long."""
     for draft in folder.glob("*.part"):
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > _ABANDONED_S:
@@ -97,8 +97,6 @@ def load(outline: Callable[[], nn.Module], folder: Path, key: str, seed: int) ->
 
     Args:
         outline: makes the model with its adapters on the device ``meta``, without memory.
-        folder: of what is kept.
-        key: of the model.
         seed: of the adapters' first numbers.
     """
     path = folder / f"{key}.safetensors"

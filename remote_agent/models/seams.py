@@ -103,11 +103,7 @@ class _Watching(TorchFunctionMode):
         return isinstance(value, Tensor) and (value.requires_grad or value in self._made)
 
     def refuse_older(self, values: Sequence[Any], *, all_: bool) -> None:
-        """Refuse the use of what was made at an earlier block: of ``all_`` values, or of those without a gradient.
-
-        Raises:
-            CannotCut: one of the values was.
-        """
+        """Raise CannotCut if a value of an earlier block is used: any with ``all_``, else one without gradient."""
         for value in values:
             looked_at = isinstance(value, Tensor) and (all_ or not value.requires_grad)
             made = self._made.get(value, self.block) if looked_at else self.block
@@ -168,7 +164,6 @@ def trace(model: nn.Module, blocks: Sequence[nn.Module], loss: Callable[[], Any]
 
     Args:
         model: the whole model; it is as it was afterwards.
-        blocks: see :func:`~remote_agent.models.blocks.blocks_of`.
         loss: the job's, on a few samples.
 
     Raises:
@@ -269,11 +264,7 @@ def _refuse_crossing(
 
 
 def _refuse_recomputed(number: int) -> None:
-    """Refuse checkpointing around a block: it would call the block again after the pass, with what the model gave it.
-
-    Raises:
-        CannotCut: a block is called within it, or without gradients, as one kind of it does.
-    """
+    """Refuse checkpointing around a block: the block would be called again after the pass, with what the model gave."""
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001 - there is no public name
     if hooks(False) is None and torch.is_grad_enabled():
         return

@@ -18,8 +18,6 @@ class BlockCost:
     """What one block takes on one device, for one micro-batch.
 
     Attributes:
-        forward_s: seconds.
-        backward_s: seconds.
         weights: bytes of its parameters and buffers.
         trained: bytes of those that are trained.
         held: bytes that it keeps from forward to backward.
@@ -54,7 +52,6 @@ class DeviceBlocks:
     """What a device measured.
 
     Attributes:
-        blocks: each block's cost.
         room: bytes that a stage may take.
         host: that the device is on, as the network knows it.
         copies: bytes beside each trained one: its gradient, and what the optimizer remembers.

@@ -22,7 +22,6 @@ class Channel:
     """One thing that carries bytes, or does work, at a rate.
 
     Attributes:
-        name: in words, for the plan.
         rate: bytes/s.
         free: when it has done all that was handed to it, in seconds.
         busy: seconds that it was at work.
@@ -62,12 +61,7 @@ class Agenda:
 
 
 class Network:
-    """The channels of some hosts.
-
-    Args:
-        hosts: with their links.
-        media: what several of them share: bytes/s, by name.
-    """
+    """The channels of some hosts; ``media``: what several of them share: bytes/s, by name."""
 
     def __init__(self, hosts: Sequence[Host], media: Mapping[str, float]) -> None:
         self._computer = {host.name: host.computer or host.name for host in hosts}

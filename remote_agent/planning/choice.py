@@ -44,7 +44,6 @@ class Limits:
         local_steps: of a round; 0: any of :data:`LOCAL_STEPS`.
         local_batch: samples of a local step; 0: the batch over all devices.
         overlap: of rounds; None: either.
-        all_hosts: every host takes part.
     """
 
     strategy: str = ""
@@ -62,7 +61,6 @@ class Choice:
     """What was found.
 
     Attributes:
-        best: the way to train.
         ways: the best of each strategy and codec, the fastest first; ``best`` is among them.
         gains: for each host that computes, how much shorter (in part of the time without it) a step is with it, in the
             best way; below 0: it is longer. None: without it the job does not fit.
@@ -82,11 +80,7 @@ class Choice:
 
 
 def choose(survey: Survey, limits: Limits | None = None) -> Choice:
-    """The fastest way.
-
-    Raises:
-        DoesNotFit: the job fits into no set of hosts.
-    """
+    """The fastest way; raises DoesNotFit if the job fits into no set of hosts."""
     search = _Search(survey, limits or Limits())
     found: list[Prediction] = []
     templates = list(_templates(survey, search.limits))

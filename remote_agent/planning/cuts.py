@@ -99,7 +99,6 @@ def least_seconds(seconds: Sequence[float], micro_batches: int) -> float:
 
     Args:
         seconds: of each stage for one micro-batch, forward and backward.
-        micro_batches: of a step.
     """
     return max(sum(seconds[:stage]) + micro_batches * each for stage, each in enumerate(seconds))
 
@@ -116,7 +115,6 @@ def cut(
 
     Args:
         devices: what each measured of the same blocks.
-        micro_batches: of a step.
         links: between them; None: nothing is held up there.
         codecs: that may be taken, the first one rather than the others.
         in_flight: as it was set; 0: as many as pay.

@@ -70,7 +70,6 @@ class Exchange:
     Args:
         survey: the hosts that take part.
         parts: of the buffer, by host.
-        codec: for what goes over a network.
     """
 
     def __init__(self, survey: Survey, parts: Mapping[str, float], codec: str) -> None:

@@ -11,7 +11,6 @@ def fair_rates(caps: Sequence[float], loads: Mapping[str, Sequence[float]], rate
     Args:
         caps: the most of each.
         loads: what one unit of each asks of each channel.
-        rates: of the channels.
     """
     pace, open_ = [0.0] * len(caps), set(range(len(caps)))
     while open_:

@@ -47,7 +47,6 @@ class LikelyCuts:
         devices: what each measured.
         hosts: by name, with their links.
         names: the host of each device.
-        codec: of what goes over the links.
         in_flight: micro-batches whose activations each stage has room for.
 
     Attributes:

@@ -75,7 +75,6 @@ def measured_again(survey: Survey, at_once: Mapping[str, tuple[float, float]]) -
     """The survey, in which the same links share as before, with what they carry together by now.
 
     Args:
-        survey: as it was.
         at_once: bytes/s that hosts sent and received while all did, by name; of others nothing is new.
     """
     links = {host.computer or host.name: at_once[host.name] for host in survey.hosts if host.name in at_once}

@@ -19,13 +19,7 @@ LINKS = "the links between the stages"
 
 @dataclass(frozen=True, kw_only=True)
 class CutPlan:
-    """What was decided.
-
-    Attributes:
-        cut: the stages; they name devices by their numbers.
-        micro_batches: of a step.
-        devices: what each takes.
-    """
+    """What was decided; ``cut``: the stages; they name devices by their numbers."""
 
     cut: Cut
     micro_batches: int
@@ -59,9 +53,6 @@ def decided(devices: Sequence[DeviceBlocks], micro_batches: int, links: Links, c
 
     Args:
         devices: what each takes for a micro-batch.
-        micro_batches: of a step.
-        links: between their hosts.
-        config: what the user fixed.
 
     Raises:
         DoesNotFit: the model, into the devices' memory.
@@ -81,11 +72,7 @@ def names_of(survey: Survey) -> tuple[str, ...]:
 
 
 def planned(survey: Survey, config: TrainingConfig) -> CutPlan:
-    """The cut for a fleet as it was surveyed.
-
-    Raises:
-        DoesNotFit: the model, into the devices' memory.
-    """
+    """The cut for a fleet as it was surveyed; raises DoesNotFit if the model does not fit into its memory."""
     devices = [device.blocks for host in survey.hosts for device in host.devices if device.blocks is not None]
     if not devices:
         raise DoesNotFit("no device is left that the model's blocks were measured on")

@@ -2,7 +2,7 @@
 
 A step shows two times: its own, and how long the device computed that took longest. So ``compute`` has a ratio of its
 own, and ``exchange``, ``handling``, ``update`` and ``calls`` have one together: that of all that is not computing.
-Where next to nothing was foreseen of that, there is nothing to multiply: what is left becomes a term by itself
+Where next to nothing was predicted of that, there is nothing to multiply: what is left becomes a term by itself
 (``other``).
 """
 
@@ -64,7 +64,6 @@ class SelfCheck:
     """What the last steps say about a prediction.
 
     Attributes:
-        predicted: what was foreseen.
         seen: the last steps, the newest last.
         passed: steps since the prediction was made.
     """
@@ -89,7 +88,7 @@ class SelfCheck:
 
     @property
     def is_off(self) -> bool:
-        """The last :data:`STEPS` steps took longer than foreseen, or all of them shorter, by more than :data:`OFF`."""
+        """The last :data:`STEPS` steps took longer than predicted, or all of them shorter, by more than :data:`OFF`."""
         if len(self.seen) < STEPS:
             return False
         ratios = [step.seconds / self.predicted.seconds for step in self.seen]
@@ -97,7 +96,7 @@ class SelfCheck:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Measured over predicted seconds: of computing, and of the rest where enough of that was foreseen."""
+        """Measured over predicted seconds: of computing, and of the rest where enough of that was predicted."""
         found, (compute_s, rest_s) = self.median, apart(self.predicted)
         ratios = {COMPUTE: found.compute_s / compute_s} if compute_s > 0 else {}
         if rest_s > LEAST_PART * self.predicted.seconds:
@@ -117,11 +116,7 @@ def explains(predicted: Prediction, found: Seen) -> bool:
 
 
 def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction]:
-    """The survey with which a step of ``way`` is what was measured, and that step.
-
-    Raises:
-        DoesNotFit: the way does not, by what is known.
-    """
+    """The survey with which a step of ``way`` is as measured, and that step; raises DoesNotFit."""
     check = SelfCheck(predicted=predict(survey, way), seen=(found,))
     ratios = dict(survey.ratios)
     for name, ratio in check.ratios.items():
@@ -156,10 +151,7 @@ def better(survey: Survey, now: Prediction, limits: Limits, samples_left: float,
     """Another plan that is worth to be carried out; None: there is none.
 
     Args:
-        survey: as all is now.
         now: what a step takes now.
-        limits: of the choice.
-        samples_left: of the run.
         pause_s: what it costs to make the run ready again.
     """
     try:

@@ -58,8 +58,6 @@ class Site:
     """A host that can hold a shard.
 
     Attributes:
-        host: its name.
-        workers: how many workers it has.
         up: bytes/s that its link sends, > 0.
         down: bytes/s that its link receives, > 0.
         memory: bytes that are free for a shard; None: not known.
@@ -136,7 +134,6 @@ def decide(sites: Sequence[Site], traffic: Traffic, count: int = 0) -> Decision:
 
     Args:
         sites: hosts that can hold a shard; the first is preferred where it makes no difference.
-        traffic: of the run.
         count: shards that are wanted, each with :data:`MIN_PART` or more; 0: as many as pay.
 
     Raises:

@@ -43,9 +43,7 @@ def split(batch: int, profiles: Sequence[DeviceProfile], least: int = 1) -> tupl
     The real-valued optimum is rounded down; each sample left over goes where it ends soonest.
 
     Args:
-        batch: samples of a step.
-        profiles: of the devices.
-        least: see :func:`without_crumbs`.
+        least: see :func:`without_small_slices`.
 
     Raises:
         ValueError: as :func:`balanced_time`.
@@ -66,17 +64,16 @@ def split(batch: int, profiles: Sequence[DeviceProfile], least: int = 1) -> tupl
         free = [index for index in range(len(shares)) if shares[index] < limits[index]]
         soonest = min(free, key=lambda index: profiles[index].seconds(shares[index] + 1))
         shares[soonest] += 1
-    return without_crumbs(shares, limits, least)
+    return without_small_slices(shares, limits, least)
 
 
-def without_crumbs(shares: Sequence[int], limits: Sequence[int], least: int) -> tuple[int, ...]:
+def without_small_slices(shares: Sequence[int], limits: Sequence[int], least: int) -> tuple[int, ...]:
     """The same samples in slices that are empty or have ``least`` samples, as far as the limits allow.
 
     Batch normalisation has no statistics of a single sample. A slice that is too small goes to the others, the largest
     first, where they have room; else it is filled up from the largest that can spare so many.
 
     Args:
-        shares: samples of each slice.
         limits: the most of each.
         least: of a slice that is not empty, >= 1.
     """
@@ -103,7 +100,7 @@ def scaled(shares: Sequence[int], batch: int, least: int = 1) -> tuple[int, ...]
     Args:
         shares: samples of each slice of a whole batch.
         batch: samples of the smaller one.
-        least: see :func:`without_crumbs`.
+        least: see :func:`without_small_slices`.
     """
     total = sum(shares)
     if not 0 <= batch <= total:
@@ -113,7 +110,7 @@ def scaled(shares: Sequence[int], batch: int, least: int = 1) -> tuple[int, ...]
         ends.append(ends[-1] + share)
     # Cut at the same fractions of the batch: the rounding of one cut is made good by the next.
     cuts = [end * batch // total if total else 0 for end in ends]
-    return without_crumbs([right - left for left, right in pairwise(cuts)], shares, least)
+    return without_small_slices([right - left for left, right in pairwise(cuts)], shares, least)
 
 
 def step_seconds(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:

@@ -60,8 +60,6 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     """A step of a way.
 
     Args:
-        survey: fleet and job.
-        way: how.
         bound: the exchange takes no longer than its busiest link, whatever the order of its parts: a lower bound of the
             step, in a hundredth of the time.
 
@@ -111,11 +109,7 @@ _Devices = Sequence[tuple[Host, Device]]
 
 
 def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
-    """Samples of each device in a step.
-
-    Raises:
-        DoesNotFit: the batch does not, into the devices' memory.
-    """
+    """Samples of each device in a step; raises DoesNotFit if the batch does not fit into their memory."""
     work = survey.work
     try:
         shares = split(work.batch, [device.profile for _, device in devices], work.least)

@@ -25,11 +25,7 @@ class NoRoom(DoesNotFit):
 
 
 def check_memory(survey: Survey, devices: Sequence[Device]) -> None:
-    """See that each device has room for the model.
-
-    Raises:
-        NoRoom: one has not.
-    """
+    """Raise NoRoom if a device has no room for the model."""
     needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
     for device in devices:
         if device.memory is not None and device.memory < needed:
@@ -68,11 +64,7 @@ def sited(survey: Survey, codec: str, shards: int, *, relays: bool = False) -> d
 
 
 def _many_sites(sites: Sequence[Site], traffic: Traffic, shards: int) -> dict[str, float]:
-    """Equal parts on the best links that have the memory.
-
-    Raises:
-        DoesNotFit: too few have.
-    """
+    """Equal parts on the best links that have the memory."""
     count = shards or round(1 / sharding.MIN_PART)
     fit = [site for site in sites if site.most(traffic.held) >= 1 / count]
     chosen = sorted(fit, key=lambda site: -min(site.up, site.down))[:count]

@@ -22,9 +22,6 @@ class StageLoad:
     """What a stage does for one micro-batch.
 
     Attributes:
-        host: that it is on.
-        forward_s: seconds.
-        backward_s: seconds.
         given: bytes of activations that come from the stage before it; as many of gradients go back.
         in_flight: micro-batches whose activations it may hold.
         before_s: seconds from the step's beginning until it can compute: of the optimizer's step before.
@@ -133,7 +130,6 @@ def flow(
 
     Args:
         stages: in their order.
-        micro_batches: of the step.
         network: between the stages' hosts; nothing was sent through it yet.
         latency: seconds of a small message there and back, by host.
     """

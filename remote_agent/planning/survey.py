@@ -26,7 +26,6 @@ class Device:
     """One device as the job's own model runs on it.
 
     Attributes:
-        name: the worker's.
         speed: samples per second of forward and backward, > 0.
         overhead_s: seconds that a slice costs whatever its size.
         step_s: of the job's optimizer over all parameters, on this device.
@@ -58,7 +57,6 @@ class Host:
     """A host as it takes part.
 
     Attributes:
-        name: of the inventory.
         devices: that train; none: it can hold a shard only.
         up: bytes/s that its link sends while it receives; 0: not known.
         down: bytes/s that its link receives while it sends; 0: not known.
@@ -110,7 +108,6 @@ class Work:
         streamable: parameter servers can hold the model; else it is trained with ``allreduce``.
         clipped: the norm over all gradients is known before any weights are new.
         unit: samples that stay together; 0: any.
-        topk_fraction: of the codec ``topk``.
         encrypted: what goes from host to host has to be, which ``allreduce`` can't do.
         micro_batch: samples that pass a cut model together; 0: it is not cut.
     """
@@ -132,8 +129,6 @@ class Survey:
     """A fleet and a job.
 
     Attributes:
-        job: its name.
-        work: what a step asks for.
         hosts: the first one is where the parameter server goes by default.
         call_s: of one call of an actor.
         codec_s: seconds to write and read one number, by codec.

@@ -1,4 +1,4 @@
-"""Ways to train, and what is foreseen of them: the values that the planner works with."""
+"""Ways to train, and what is predicted of them: the values that the planner works with."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ class Way:
     """A way to train.
 
     Attributes:
-        strategy: its name.
-        hosts: those that take part.
-        codec: of what goes over a network.
         shards: of the parameter server; 0: as many as pay.
         local_steps: of the fastest device in a round of ``local_sgd``.
         local_batch: samples of one of them; 0: the batch over all devices.
@@ -88,12 +85,10 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step, as it is foreseen.
+    """A step, as it is predicted.
 
     Attributes:
-        way: how.
         terms: that add up to its seconds.
-        samples: of the step.
         shares: samples of each device, in the order of the way's hosts.
         busy_s: seconds that each device computes.
         parts: of the parameter server, by host.

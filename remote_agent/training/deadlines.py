@@ -37,7 +37,7 @@ PRINTS_S = 0.5
 LAST_PRINTS_S = 1.0
 """Until a worker must have said, at the end, what it printed last."""
 
-LAST_WORDS_S = 15.0
+LAST_CALL_S = 15.0
 """Until a host must have said what a worker was at that died there."""
 
 BUSY_S = 2.0

@@ -77,7 +77,7 @@ class TooLarge(JobError, DeviceUnfit):
     """The model does not fit into the memory of its devices or hosts."""
 
 
-class PlannedAnew(TrainingError):
+class BetterPlan(TrainingError):
     """Another plan is better now, so the run starts over from a checkpoint that it has just saved."""
 
 
@@ -105,9 +105,7 @@ class LossNotFinite(TrainingError):
         """The error for a slice.
 
         Args:
-            loss: of the slice.
             at: which step, in words.
-            indices: of its samples.
             weights: the weights that it was computed with are finite.
         """
         first = ", ".join(str(index) for index in indices[:_MAX_SAMPLES])

@@ -119,11 +119,7 @@ _OF_EVALUATION = frozenset({"seq", "time", "step", "epoch", "samples", "seconds"
 
 
 def rows_of(path: Path) -> tuple[Rows, Rows]:
-    """Read a run's steps and evaluations as rows; of a step that was repeated after a resume, only the last is kept.
-
-    Args:
-        path: the run's ``events.jsonl``.
-    """
+    """Read a run's steps and evaluations as rows; of a step that was repeated after a resume, only the last is kept."""
     steps: dict[int, dict[str, Any]] = {}
     evaluations: dict[int, dict[str, Any]] = {}
     for line in path.read_text().splitlines():

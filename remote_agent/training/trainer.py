@@ -145,11 +145,7 @@ class DistributedTrainer:
         )
 
     def _request(self, config: TrainingConfig, place: Path, resume: Path | str | None, prints: Prints) -> Request:
-        """Make the engine's request.
-
-        Raises:
-            TrainingError: a device that the configuration asks for is not there.
-        """
+        """Make the engine's request."""
         nodes = placement.living_nodes()
         return Request(
             run=place.name,
@@ -166,11 +162,7 @@ class DistributedTrainer:
 
 
 def _place(folder: Path | str | None, resume: Path | str | None) -> Path:
-    """Choose and make the run's folder.
-
-    Raises:
-        StorageError: the folder can't be made, or holds a run that is not resumed.
-    """
+    """Choose and make the run's folder; raises StorageError, also if it holds a run that is not resumed."""
     if folder is not None:
         place = Path(folder)
     elif resume is not None and Path(resume).is_dir():

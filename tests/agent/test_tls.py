@@ -122,7 +122,7 @@ def test_a_server_refuses(bundle: Path, tmp_path: Path, who: str) -> None:
             sock.recv(100)
         else:
             context.wrap_socket(sock, server_hostname=HERE).recv(1)
-    assert [type(each) for each in refusals] == [tls.Distrusted]
+    assert [type(each) for each in refusals] == [tls.CertificateRejected]
     assert str(refusals[0]).startswith(tls.DISTRUST)
 
 
@@ -141,7 +141,7 @@ def test_a_client_refuses(bundle: Path, tmp_path: Path, who: str) -> None:
 
     with server(work) as address, connected(address) as sock:
         called = HERE if who != "another host's certificate" else "10.9.9.9"
-        with pytest.raises(tls.Distrusted):
+        with pytest.raises(tls.CertificateRejected):
             tls.Secured(sock, server=False, address=called)
 
 
@@ -163,7 +163,7 @@ def test_a_machine_finds_out_whether_the_head_and_it_accept_each_other(
 
     with server(work) as address:
         if foreign:
-            with pytest.raises(tls.Distrusted):
+            with pytest.raises(tls.CertificateRejected):
                 tls.meet(connected(address), mixed, HERE)
         else:
             tls.meet(connected(address), bundle, HERE)

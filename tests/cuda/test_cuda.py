@@ -24,7 +24,7 @@ from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import FlatTensors
-from remote_agent.training.shared.likeness import Likeness, refuse
+from remote_agent.training.shared.job_fingerprint import JobFingerprint, refuse
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.wire import codecs
 from remote_agent.training.worker.device import backend, first_look
@@ -222,7 +222,7 @@ def mixed_up(make: Make, change: Callable[[nn.Module], None] = lambda model: Non
         change(model) if device == GPU else None
         made = first_look.as_made(model, None)
         found.append((f"{device} of a host", first_look.look(model, compute, np.arange(12), made)))
-    refuse(found, Likeness())
+    refuse(found, JobFingerprint())
 
 
 @KINDS

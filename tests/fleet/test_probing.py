@@ -1,4 +1,4 @@
-"""The probe on a host whose surroundings are unusual; the host is this computer, with a home folder of its own."""
+"""The probe on a host whose shard_hosts are unusual; the host is this computer, with a home folder of its own."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.lab import Lab, obstacle
 from tests.lab.machines import HostSpec
+from tests.lab.product import HeteroTui
 
 REQUIRED = "HETERO_TUI_REQUIRE_LAB"
 
@@ -43,3 +44,11 @@ def fleet(possible: None) -> Iterator[Lab]:
     specs = [HostSpec(name=name, simulated_speed=speed, cpus=1) for name, speed in speeds.items()]
     with Lab(specs, rate_mbit=1000) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def product(lab: Lab) -> Iterator[HeteroTui]:
+    """The product on the laptop of the module's ``lab``, with all its hosts; ``down`` at the end, whatever happened."""
+    product = HeteroTui(lab.laptop, lab.inventory())
+    yield product
+    product.run("down", "--yes", "--json")

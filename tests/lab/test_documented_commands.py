@@ -72,13 +72,6 @@ def lab(possible: None) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def product(lab: Lab) -> Iterator[HeteroTui]:
-    product = HeteroTui(lab.laptop, lab.inventory())
-    yield product
-    product.run("down", "--yes", "--json")
-
-
-@pytest.fixture(scope="module")
 def reader(product: HeteroTui) -> Reader:
     """With the cluster up."""
     reader = Reader(product, {"examples/": f"{REPOSITORY}/examples/"})

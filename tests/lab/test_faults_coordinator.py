@@ -22,17 +22,10 @@ BACK_SECONDS = 20.0
 NAMES = ("mercer", "crosby", "nas")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
     with Lab([HostSpec(name=name, simulated_speed=0.5, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
         yield lab
-
-
-@pytest.fixture
-def product(lab: Lab) -> Iterator[HeteroTui]:
-    product = HeteroTui(lab.laptop, lab.inventory())
-    yield product
-    product.run("down", "--yes", "--json")
 
 
 def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when_one_is_drained(

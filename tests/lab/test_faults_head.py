@@ -35,13 +35,6 @@ def lab(possible: None) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def product(lab: Lab) -> Iterator[HeteroTui]:
-    product = HeteroTui(lab.laptop, lab.inventory())
-    yield product
-    product.run("down", "--yes", "--json")
-
-
-@pytest.fixture(scope="module")
 def up_seconds(product: HeteroTui) -> float:
     """What ``up`` took: how slow this computer is."""
     begin = time.monotonic()

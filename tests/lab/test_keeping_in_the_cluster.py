@@ -56,13 +56,6 @@ def budget(product: HeteroTui) -> float:
     return max(BACK_SECONDS, 2 * took)
 
 
-@pytest.fixture(scope="module")
-def product(lab: Lab) -> Iterator[HeteroTui]:
-    product = HeteroTui(lab.laptop, lab.inventory())
-    yield product
-    product.run("down", "--yes", "--json")
-
-
 def test_a_supervisor_that_is_killed_is_replaced_by_up_and_a_killed_raylet_is_back_by_itself(
     lab: Lab, product: HeteroTui, budget: float
 ) -> None:

@@ -38,11 +38,6 @@ def lab(possible: None) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(scope="module")
-def product(lab: Lab) -> HeteroTui:
-    return HeteroTui(lab.laptop, lab.inventory())
-
-
 def test_after_a_head_that_was_killed_during_up_and_a_killed_up_the_next_up_makes_the_cluster_whole(
     lab: Lab, product: HeteroTui
 ) -> None:

@@ -555,7 +555,7 @@ class Network:
         self._groups: dict[int, _Group] = {}
 
     def meeting(self, address: str) -> Meeting:
-        """In the place of :class:`MeetingPlace`."""
+        """In the place of :class:`Rendezvous`."""
         del address
         return Meeting(self)
 
@@ -572,7 +572,7 @@ class Network:
 
 
 class Meeting:
-    """See :class:`~remote_agent.training.worker.meeting_place.MeetingPlace`."""
+    """See :class:`~remote_agent.training.worker.rendezvous.Rendezvous`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from remote_agent.training.checkpoint.optimizer_state import Packed
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups, policy

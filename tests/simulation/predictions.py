@@ -23,7 +23,7 @@ from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.survey import Survey
 from remote_agent.training.coordinator import trial
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
@@ -155,9 +155,9 @@ def compared(
         if run.error is not None:
             raise run.error
         assert run.session is not None, "it was trained"
-        assert run.session.foreseen is not None, "it was planned"
+        assert run.session.plan_basis is not None, "it was planned"
         limits = Limits(strategy=way.settings["strategy"])
-        chosen = choose(run.session.foreseen.survey, limits).best.way.hosts
+        chosen = choose(run.session.plan_basis.survey, limits).best.way.hosts
     plan = next(fields for _, kind, fields in run.events if kind == "PlanMade")
     steps = [fields for _, kind, fields in run.events if kind == "Step"][SKIPPED:]
     return Compared(

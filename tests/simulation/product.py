@@ -33,7 +33,7 @@ from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import optimizer_check, setup
 from remote_agent.training.coordinator.plan import placement, siting
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.placement import Node
 from remote_agent.training.coordinator.processes import crashes, joining
 from remote_agent.training.coordinator.recovery import rollback
@@ -347,7 +347,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (stage_links, "handshake", handshake),
         (stage_links, "queue", types.SimpleNamespace(SimpleQueue=lambda: Queue(kernel))),
         (server_actor, "ray", ray),
-        (allreduce, "MeetingPlace", network.meeting),
+        (allreduce, "Rendezvous", network.meeting),
         (reduction, "ProcessGroup", network.group),
         (link, "handshake", handshake),
         (listener, "handshake", handshake),
@@ -365,7 +365,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (link_speed, "survey", links),
         (sharding, "decide", decided),
         (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
-        (crashes, "last_words_here", lambda _: None),
+        (crashes, "last_call_here", lambda _: None),
         (rollback, "psutil", memory),
         (setup, "Control", lambda _, offset: Control(commands, offset)),
         (takeover, "Control", lambda _, offset: Control(commands, offset)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.cuts import least_seconds
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged
@@ -130,9 +130,9 @@ def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within
     assert steps_until("b/cpu runs at 30% of its speed", 40.0) <= 30
     left_out = "the link of c sends 0.0005 MB/s, 0.005 before and receives 0.0005 MB/s, 0.005 before; planned anew"
     assert steps_until(left_out, 120.0) <= 30
-    foreseen, seconds = (f"'{name}': " for name in ("predicted_s", "seconds"))
+    predicted, seconds = (f"'{name}': " for name in ("predicted_s", "seconds"))
     last = [event for event in outcome.events if " Step {" in event][-1]
-    assert float(last.split(foreseen)[1].split("}")[0]) > 0
+    assert float(last.split(predicted)[1].split("}")[0]) > 0
     assert float(last.split(seconds)[1].split(",")[0]) < 2.6, "the steps after it are shorter than those before"
 
 
@@ -406,11 +406,11 @@ def test_a_pipelines_steps_take_as_long_as_planned_and_little_more_than_they_mus
     outcome = simulate(3, [], replace(WAYS["pipeline"], settings=settings, rate=rate, slowness=slowness))
     assert not outcome.wrong, said(outcome)
     plan = next(event for event in outcome.events if "PlanMade" in event)
-    (foreseen,) = re.findall(r"'predicted_step_s': ([\d.]+)", plan)
+    (predicted,) = re.findall(r"'predicted_step_s': ([\d.]+)", plan)
     (micro_batches,) = re.findall(r"'micro_batches': (\d+)", plan)
     held = [float(each) for each in re.findall(r"first=\d+, last=\d+, seconds=([\d.]+)", plan)]
     steps = [re.findall(r"'seconds': ([\d.]+)", event)[0] for event in outcome.events if " Step {" in event]
     taken = float(steps[-1])
     assert len(held) == stages, "a link that holds a step up is not used"
-    assert taken == pytest.approx(float(foreseen), rel=0.05)
+    assert taken == pytest.approx(float(predicted), rel=0.05)
     assert least_seconds(held, int(micro_batches)) > 0.9 * taken

@@ -17,13 +17,14 @@ from hetero_tui.events import HostLost, HostSampled, HostState, Level, RunChange
 from hetero_tui.fold import apply
 from hetero_tui.intents import TeardownPreview
 from hetero_tui.reports import run_rows
+from hetero_tui.run_fold import fold_run
 from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
 from hetero_tui.ui.cells import host_line, state_words
 from hetero_tui.ui.columns import choose
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
-from hetero_tui.ui.header import header_line
+from hetero_tui.ui.header import ending, header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.screens.teardown import question_lines
@@ -537,6 +538,12 @@ def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials
     state = apply(state, RunProgressed(run="sweep-1", event=ended))
     said = outcome_line(state.run, 100, view_of(state, scenarios)).plain.split("   ")
     assert said == [" ✔ sweep-1 finished", "best loss 0.250", "in 1 min"]
+
+
+def test_a_training_that_failed_before_it_began_is_not_taken_for_a_script(scenarios) -> None:
+    failed = protocol.RunFailed(seq=1, time=scenarios.NOW, step=0, host="mercer", cause="no such file", hint="")
+    run, _, _ = fold_run(RunView(run="digits-1", job="digits", last_seq=1), failed)
+    assert ending(run) == "failed before its first step"
 
 
 def test_a_run_on_a_machine_that_does_not_answer_is_not_timed_as_if_it_went_on(scenarios) -> None:

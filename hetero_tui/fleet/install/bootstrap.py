@@ -70,12 +70,8 @@ async def bootstrap(
 
     Args:
         inventory: the hosts; one with ``python:`` keeps that Python.
-        transports: connections to the hosts.
-        probed: the results of the probe.
-        sources: the sources of packages.
         extras: additional requirements of jobs, which are remembered.
         ledger: records that a host has an environment, for ``down --purge``.
-        emit: called with the progress.
         in_use: hosts on which Ray runs, so that their environments can't be changed now.
         anew: only these hosts get an environment, made from scratch even if it looks complete; None: all that need one.
     """

@@ -57,7 +57,6 @@ def curve(
         faults: What to mark; those before the first point are left out, and all where there is no line for them.
         width: Cells of a line, labels included; drawn for at least 10.
         height: Lines, the line of steps included; at least 3.
-        palette: Colours.
         label: How a value is written at the axis.
         logarithmic: The axis; values that are not positive are left out then.
         none: What is said where there are no points.

@@ -34,7 +34,7 @@ def stages_title(run: RunView) -> str:
 
 
 def bubble_words(run: RunView) -> str:
-    """The part of a step in which the stages do not compute: as measured, and as it was foreseen."""
+    """The part of a step in which the stages do not compute: as measured, and as it was predicted."""
     plan = run.plan
     if plan is None or not plan.stages:
         return ""

@@ -51,10 +51,6 @@ class MainScreen(Screen[None]):
         """The panel of hosts."""
         return self._panes[FLEET].query_one(Hosts)
 
-    def get_pane(self, number: int) -> Pane | None:
-        """A view, if it was shown before."""
-        return self._panes.get(number)
-
     async def show_pane(self, number: int) -> Pane:
         """Show another view; the answer is that view."""
         if number not in self._panes:

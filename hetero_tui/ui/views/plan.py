@@ -14,7 +14,6 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, phase_words
 from hetero_tui.ui.draw.step_time import recent_times, verdict
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
-from hetero_tui.ui.header import is_script
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, TITLE, Pane
@@ -103,7 +102,7 @@ def _none_yet(view: View) -> str:
         return f"No run is going on. A plan is made when one starts.{view.press(train='to train')}"
     if run.behind is not None:
         return catching_up_words(run, run.behind)
-    if is_script(run):
+    if run.script:
         return f"{run.run} is no training run, so it has no plan."
     if run.state.final:
         return f"{run.run} ended before it had a plan."

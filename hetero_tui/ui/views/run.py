@@ -23,7 +23,6 @@ from hetero_tui.ui.draw.step_time import (
     timeline_lines,
     verdict,
 )
-from hetero_tui.ui.header import is_script
 from hetero_tui.ui.sentences import evaluation_words, outcome_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -164,6 +163,6 @@ def _nothing(run: RunView | None, view: View, width: int) -> list[Text]:
             Text("No run is going on." if view.state.runs else "No run yet.", style=palette.foreground),
             Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
-    said = "makes no steps of its own: press 6 for its output" if is_script(run) else "made no step"
+    said = "makes no steps of its own: press 6 for its output" if run.script else "made no step"
     why = [Text(part, style=palette.muted) for part in wrapped(run.detail, width)]
     return [Text(f"{run.run} {said}.", style=palette.foreground), *why]

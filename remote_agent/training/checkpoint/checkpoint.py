@@ -48,7 +48,6 @@ class Checkpoint:
         step: the last step that is in it.
         position: how many samples of the global order were used up to then.
         seed: of the order.
-        config: the whole configuration of that run.
         dataset_size: samples of its dataset; None where it can't be known.
         optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
         missing: why there is no optimizer state.
@@ -77,19 +76,11 @@ class Checkpoint:
         return Goal.of(str(self.config.get("keep_best", "")))
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's state dict.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """The model's state dict; raises JobError if the file can't be read."""
         return load(self.path)
 
     def unsaved(self) -> dict[str, Tensor]:
-        """What training had changed that is not in the state dict, by name.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """What training had changed that is not in the state dict, by name; raises as :meth:`weights`."""
         return load(self.beside) if self.beside is not None else {}
 
     def best(self) -> Checkpoint:
@@ -125,11 +116,7 @@ class Checkpoint:
             parameters[name].copy_(average)
 
     def training_state(self) -> TrainingState:
-        """What the optimizer remembered.
-
-        Raises:
-            JobError: the file can't be read.
-        """
+        """What the optimizer remembered; raises JobError if the file can't be read."""
         if self.optimizer is None:
             return TrainingState(missing=self.missing)
         try:
@@ -169,9 +156,7 @@ def save(
     Args:
         folder: made when it does not exist; the one that it is in has to be there.
         step: the last step that is in the weights.
-        model: whose state dict is written.
         about: further fields of the JSON document: ``position``, ``config``.
-        state: what the optimizer remembers.
         changing: names of buffers and frozen parameters that training changes.
 
     Returns:
@@ -284,11 +269,7 @@ def find(place: Path) -> Checkpoint:
 
 
 def load(path: Path) -> dict[str, Tensor]:
-    """The state dict in a checkpoint's safetensors file.
-
-    Raises:
-        JobError: it can't be read.
-    """
+    """The state dict in a checkpoint's safetensors file; raises JobError if it can't be read."""
     try:
         return safetensors.torch.load_file(path)
     except (OSError, SafetensorError) as error:

@@ -364,11 +364,7 @@ def pack(state: TrainingState) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor], missing: str = "") -> TrainingState:
-    """What :func:`pack` packed.
-
-    Raises:
-        NotPortable: a name is not of that form.
-    """
+    """What :func:`pack` packed; raises NotPortable if a name is not of that form."""
     parts: dict[str, dict[str, dict[str, Tensor | float]]] = {}
     for label, tensor in tensors.items():
         part, _, rest = label.partition("/")

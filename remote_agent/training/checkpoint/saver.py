@@ -40,7 +40,6 @@ class Saved:
 
     Attributes:
         step: the last one that is in it.
-        path: of the file with the weights.
         size: bytes of all its files.
         seconds: that it took to be written.
         missing: why it has no optimizer state; empty else.
@@ -57,7 +56,6 @@ class Saver:
     """Writes the checkpoints of one run; a context manager, which waits at its end for the one under way.
 
     Args:
-        folder: for the checkpoints.
         keep: newest ones that are kept; older ones are removed once a newer one is whole.
         about: fields of every document.
 
@@ -106,7 +104,6 @@ class Saver:
             step: the last step that is in the weights.
             model: stays as it is until the checkpoint is whole.
             position: samples of the global order that were used.
-            snapshot: fetches what the optimizer remembers.
             watched: what came of the evaluations up to ``step``.
             changing: names of buffers and frozen parameters that training changes.
         """
@@ -115,11 +112,7 @@ class Saver:
         self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing)
 
     def poll(self) -> Saved | None:
-        """The checkpoint that has become whole since the last call; None: none.
-
-        Raises:
-            TrainingError: it can't be written, or what it should hold is gone.
-        """
+        """The checkpoint that has become whole since the last call, or None; raises TrainingError."""
         return self.finish() if self._pending is not None and self._pending.done() else None
 
     def finish(self) -> Saved | None:

@@ -35,11 +35,7 @@ def connect(address: str, node_address: str) -> None:
 
 
 def connect_script() -> bool:
-    """Use the Ray that a script is connected to, else a running cluster, else start one here; True if we connected.
-
-    Raises:
-        ClusterUnreachable: none of these worked.
-    """
+    """Use the connected Ray, a running one, or start one; True if we connected. Raises ClusterUnreachable."""
     if ray.is_initialized():
         return False
     _init("can't connect to Ray", "check RAY_ADDRESS, or unset it")

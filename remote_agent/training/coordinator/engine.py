@@ -19,17 +19,17 @@ from remote_agent.training.coordinator.loop import Outcome, Progress, train
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.recovery import restart
-from remote_agent.training.coordinator.recovery.announcing import tell_sent_back
+from remote_agent.training.coordinator.recovery.reports import report_sent_back
 from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.reporting import loggers
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.errors import (
+    BetterPlan,
     DeviceUnfit,
     JobError,
     LostAtStart,
-    PlannedAnew,
     ServerGone,
     StateChanged,
     TrainingError,
@@ -50,8 +50,6 @@ def run(
     """Carry out a run and write all its events, including the final one.
 
     Args:
-        request: the run.
-        journal: gets the events.
         stopping: returns True once the user wants the run to end early.
         callbacks: called with the events, in addition to the job's own callbacks.
 
@@ -113,62 +111,54 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, PlannedAnew, DeviceUnfit, *rpc.Lost) as error:
+        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, BetterPlan, DeviceUnfit, *rpc.Lost) as error:
             request = starts.after(error, request, progress)
             # The first model is made before the event that the run has started.
             again = again or not isinstance(error, DeviceUnfit) or journal.begun
 
 
 class _Starts:
-    """Decides how a run starts over after an error.
-
-    Args:
-        crashes: the record of the user's calls that killed workers.
-    """
+    """Decides how a run starts over after an error; ``crashes``: the record of the user's calls that killed workers."""
 
     def __init__(self, journal: Journal, crashes: Crashes) -> None:
         self._journal, self._crashes = journal, crashes
         self._lost: list[str] = []  # for each start that failed, the host that lost an actor
         self._furthest = 0  # the step at which all weights were lost
-        self._in_vain = 0  # stages lost in a row before that step was reached again
+        self._lost_in_a_row = 0  # stages lost in a row before that step was reached again
 
     def after(self, error: Exception, request: Request, progress: Progress) -> Request:
-        """The request with which the run starts over after ``error``.
-
-        Raises:
-            Exception: the run does not start over; this is ``error``, or its cause.
-        """
+        """The request with which the run starts over; raises ``error`` or its cause if it does not start over."""
         if isinstance(error, UsageChanged):
             onward = restart.unstreamed(request)
             if onward is None:
                 raise error
             note = "gradients are reduced among the workers from now on: a parameter is used in some steps only"
-            self._tell_of_going_back(onward, error, note)
+            self._report_sent_back(onward, error, note)
         elif isinstance(error, StateChanged):
             onward = restart.moving(request, error)
-            self._tell_of_going_back(onward, error, "all that is not trained travels with the weights from now on")
+            self._report_sent_back(onward, error, "all that is not trained travels with the weights from now on")
         elif isinstance(error, WeightsGone):
             blamed = self._crashes.explained(error)
             if error.fleet:
                 request = dataclasses.replace(request, devices=error.fleet, away=(), commands=error.commands)
             onward = restart.without_lost(restart.from_newest(request), (), _living())
-            self._in_vain = self._in_vain + 1 if progress.step <= self._furthest else 0
+            self._lost_in_a_row = self._lost_in_a_row + 1 if progress.step <= self._furthest else 0
             at_most = restart.MAX_STAGES_IN_A_ROW if spec_of(request.config.strategy).split else 0
-            if self._in_vain > at_most or onward is None or isinstance(blamed, JobError):
+            if self._lost_in_a_row > at_most or onward is None or isinstance(blamed, JobError):
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
-            self._tell_of_going_back(onward, error)
+            self._report_sent_back(onward, error)
         elif isinstance(error, DeviceUnfit):
             if progress.step:
                 raise error
             onward = restart.without_unfit(request, error) or restart.cut(request, error)
             if self._journal.begun:
-                self._tell_of_going_back(onward, error)
-        elif isinstance(error, PlannedAnew):
+                self._report_sent_back(onward, error)
+        elif isinstance(error, BetterPlan):
             newest = restart.from_newest(request)
             onward = restart.without_lost(newest, (), _living()) or newest
             onward = dataclasses.replace(onward, replanned=request.replanned + 1)
-            self._tell_of_going_back(onward, error)
+            self._report_sent_back(onward, error)
         else:
             if progress.step:
                 raise error
@@ -195,10 +185,10 @@ class _Starts:
                 )
         return onward
 
-    def _tell_of_going_back(self, request: Request, error: TrainingError, *notes: str) -> None:
+    def _report_sent_back(self, request: Request, error: TrainingError, *notes: str) -> None:
         """Write that the run continues from its newest checkpoint, or from the beginning."""
         found = checkpoint.find(request.resume) if request.resume is not None else None
-        tell_sent_back(self._journal, request, found, error, *notes)
+        report_sent_back(self._journal, request, found, error, *notes)
 
 
 def _living() -> frozenset[str]:

@@ -108,7 +108,7 @@ class Feed:
         self._ended = self._closed = False
         self._failure: JobError | None = None
         self._open_blocks: dict[int, tuple[int, int]] = {}  # begin -> (end, samples that are not counted)
-        self._shelf: Actor | None = None
+        self._index: Actor | None = None
         self._thread: threading.Thread | None = None
 
     def open(self, config: TrainingConfig, begin: Begin) -> tuple[TrainingConfig, SampleOrder]:
@@ -118,7 +118,7 @@ class Feed:
         extent.check_remaining(config, begin.done, begin.start, None)
         own_batches = self._batched and not config.batch_size
         here = placement.here(placement.living_nodes())
-        self._shelf = rpc.start(BlockIndex, placement.actor_options(here))
+        self._index = rpc.start(BlockIndex, placement.actor_options(here))
         self._start, self._seed = begin.start, config.seed
         self._batch = 1 if own_batches else config.batch_size or extent.DEFAULT_BATCH
         self._wanted = self._read = begin.start
@@ -134,8 +134,8 @@ class Feed:
         return dataclasses.replace(config, batch_size=self._batch), order
 
     def for_workers(self) -> Any:
-        assert self._shelf is not None, "the source is open"
-        return BlockReader(self._shelf, self._start, self._available(self._start + self._batch) - self._start)
+        assert self._index is not None, "the source is open"
+        return BlockReader(self._index, self._start, self._available(self._start + self._batch) - self._start)
 
     def counted(self, slices: Sequence[SliceSpan]) -> None:
         finished = []
@@ -150,8 +150,8 @@ class Feed:
                         if left == overlap:
                             finished.append(begin)
                             del self._open_blocks[begin]
-        if finished and self._shelf is not None:
-            self._shelf.call("drop", finished)
+        if finished and self._index is not None:
+            self._index.call("drop", finished)
 
     def close(self) -> None:
         with self._changed:
@@ -159,17 +159,13 @@ class Feed:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
-        if self._shelf is not None:
-            self._shelf.kill()
+        if self._index is not None:
+            self._index.kill()
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def _available(self, position: int) -> int:
-        """``position``, or the end of the data; waits for it.
-
-        Raises:
-            JobError: the data's code failed, or took too long.
-        """
+        """``position``, or the end of the data; waits for it. Raises JobError if the data fails, or takes too long."""
         with self._changed:
             self._wanted = max(self._wanted, position)
             self._changed.notify_all()
@@ -186,11 +182,7 @@ class Feed:
             return self._read
 
     def _batch_end(self, start: int, after: int) -> int:
-        """The end of the batch that is a given number of batches after position ``start``, or the end of the data.
-
-        Raises:
-            JobError: as :meth:`_available`.
-        """
+        """The end of the batch that is a given number of batches after position ``start``, or the end of the data."""
         place = bisect.bisect_right(self._ends, start) + after
         while len(self._ends) <= place:
             before = self._read
@@ -223,7 +215,7 @@ class Feed:
 
     def _put(self, block: Block) -> bool:
         """Publish a block; wait while enough is read ahead. False: the run has ended."""
-        assert self._shelf is not None, "the source is open"
+        assert self._index is not None, "the source is open"
         with self._changed:
             ahead = AHEAD * max(self._batch, block.end - block.begin if self._batched else 0)
             self._changed.wait_for(lambda: self._closed or block.begin < self._wanted + ahead)
@@ -231,7 +223,7 @@ class Feed:
                 return False
             self._open_blocks[block.begin] = (block.end, block.end - max(block.begin, self._start))
         ref = rpc.put(block.batch)
-        self._shelf.call("put", block.begin, block.end, [ref.raw])
+        self._index.call("put", block.begin, block.end, [ref.raw])
         with self._changed:
             self._ends.append(block.end)
             self._read = block.end

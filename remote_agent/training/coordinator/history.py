@@ -92,7 +92,6 @@ class History:
 
     Args:
         folder: the run's, on this host.
-        host: this host.
         keep: number of checkpoints to keep.
         journal: gets the events about hosts that have a checkpoint.
     """
@@ -240,8 +239,6 @@ class History:
         """Copy a checkpoint.
 
         Args:
-            copy: on the host that gets it.
-            step: the checkpoint's.
             led_there: sizes of the growing files when it was complete.
 
         Returns:

@@ -32,8 +32,6 @@ def give_shapes(model: nn.Module, factory: Any, source: Source) -> None:
 
     Args:
         model: as ``create_model`` returned it; without lazy layers nothing is done.
-        factory: the job's.
-        source: the run's data.
 
     Raises:
         JobError: the data can only be read once, the loss failed, or it does not use a lazy layer.

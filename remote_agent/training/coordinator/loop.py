@@ -113,8 +113,8 @@ def _train(
                     slices.write(report.step, report.slices)
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
-                        foreseen = checks.predicted_s(session)
-                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=foreseen)
+                        predicted = checks.predicted_s(session)
+                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=predicted)
                     takeover_file.keep(session)
                     samples += report.samples
                     last = report
@@ -125,7 +125,7 @@ def _train(
                         head.refuse_changed()
                     progress.step = report.step + 1
                     restorer.made(report.step)
-                    _announce(request, session, saver.poll)
+                    _report_saved(request, session, saver.poll)
                     snapshot, stall_s = None, None
                     if session.is_checkpoint(report.step) or judged.best:
                         began = time.monotonic()
@@ -139,7 +139,7 @@ def _train(
                         if saved != report.step:
                             _save(request, model, session, saver, slices, report, samples, head)
                             saved = report.step
-                        _announce(request, session, saver.finish)
+                        _report_saved(request, session, saver.finish)
                         if saver.newest is None or not saver.newest.missing:
                             raise anew
                         text = f"the plan stays as it is, as the optimizer would start afresh: {saver.newest.missing}"
@@ -151,14 +151,14 @@ def _train(
                 if saved != last.step or judged.evaluated:
                     saver.best = judge.best_step(session)
                     _save(request, model, session, saver, slices, last, samples, head)
-                _announce(request, session, saver.finish)
+                _report_saved(request, session, saver.finish)
                 break
             except ServerGone as lost:
                 session = restorer.restore(session, copies.newest, lost, progress.step)
             except StageLost as lost:
                 restorer.count(lost)
                 with contextlib.suppress(StageLost):  # what was to be in a checkpoint is lost, too
-                    _announce(request, session, saver.finish)
+                    _report_saved(request, session, saver.finish)
                 session = recut.go_back(request, session, model, lost)
             head.loaded()
             saved = step = session.order.done
@@ -222,7 +222,7 @@ def _save(
     Training waits until the optimizer's state is copied on its own hosts and the weights have arrived here. Returns a
     function that fetches this state; the checkpoint's writer uses it too.
     """
-    _announce(request, session, saver.finish)
+    _report_saved(request, session, saver.finish)
     try:
         snapshot = Once(report.snapshot()) if report.snapshot is not None else None
         payload = report.weights()
@@ -247,7 +247,7 @@ def _copy(session: Session, copies: Copies, report: StepReport, samples: int, sn
         rollback.prepare(session)
 
 
-def _announce(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
+def _report_saved(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
     """Write the event of a checkpoint that is now complete."""
     try:
         saved = ask()

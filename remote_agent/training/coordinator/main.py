@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from remote_agent.training.coordinator.journal import Journal
 
 COORDINATOR = "coordinator"
-"""Name of the page with the coordinator's current call; see :mod:`remote_agent.whereabouts`."""
+"""Name of the page with the coordinator's current call; see :mod:`remote_agent.current_call`."""
 
 RUN_FILE, EVENTS_FILE = "run.json", "events.jsonl"
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0]).resolve()
     # Set this first, so that a run that is stopped while torch loads ends too.
-    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _tell_lost(folder))
+    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _report_lost(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
@@ -56,11 +56,11 @@ def main(arguments: list[str]) -> int:
 
 def _blame(folder: Path) -> None:
     """Write that the run failed because the user's own code ended the coordinator's process."""
+    from remote_agent.current_call import last_call
     from remote_agent.training.coordinator import engine
     from remote_agent.training.coordinator.processes.crashes import of_coordinator
-    from remote_agent.whereabouts import last_words
 
-    words = last_words(folder, COORDINATOR)
+    words = last_call(folder, COORDINATOR)
     error = of_coordinator(words) if words is not None else None
     if error is None:
         return
@@ -68,7 +68,7 @@ def _blame(folder: Path) -> None:
     _write(folder, lambda journal, host: engine.fail(journal, error, host, journal.step))
 
 
-def _tell_lost(folder: Path) -> None:
+def _report_lost(folder: Path) -> None:
     """Write that the coordinator was lost: until the next one goes on, nothing else says so."""
     _write(folder, lambda journal, host: journal.write(CoordinatorLost, host=host, step=journal.step))
 
@@ -129,6 +129,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     Raises:
         TrainingError: the run failed, and its events say so.
     """
+    from remote_agent.current_call import HERE
     from remote_agent.strategies import spec_of
     from remote_agent.training import job
     from remote_agent.training.coordinator import cluster, engine
@@ -138,7 +139,6 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.shared.output import OUTPUT
     from remote_agent.training.user_code import inert
-    from remote_agent.whereabouts import HERE
 
     journal = Journal(folder / EVENTS_FILE)
     host = ""

@@ -70,11 +70,7 @@ def _survey(folder: Path) -> Survey:
 
 
 def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
-    """What a plan needs to know; of a model that is too large for a device, or for each, as a run goes on then.
-
-    Raises:
-        TrainingError: it can't be found out, or the model does not fit.
-    """
+    """Measurements for a plan; a model that is too large for a device is handled as in a run."""
     while True:
         try:
             found = _tried(request, journal, crashes)
@@ -107,14 +103,14 @@ def _tried(request: Request, journal: Journal, crashes: Crashes) -> Survey:
 
 
 def _with_blocks(session: Session) -> Survey:
-    foreseen, members = session.foreseen, list(session.members)
-    assert foreseen is not None, "the fleet is known"
+    plan_basis, members = session.plan_basis, list(session.members)
+    assert plan_basis is not None, "the fleet is known"
     try:
         costs = rpc.get_all([member.call("costs") for member in members], SERVER_S)
     except rpc.NoAnswer as error:
         cause = f"a worker was lost after it was measured: {rpc.describe(error)}"
         raise TrainingError(cause, hint="look at the hosts, then plan again") from error
-    return pipeline_plan.with_blocks(foreseen.survey, session.config, members, costs)
+    return pipeline_plan.with_blocks(plan_basis.survey, session.config, members, costs)
 
 
 if __name__ == "__main__":

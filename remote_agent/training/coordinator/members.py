@@ -115,14 +115,12 @@ class Rejoining:
     """A worker that does not take part now.
 
     Attributes:
-        spec: its device.
         member: its handle; None: the worker is new.
         since: when it left, on the monotonic clock.
         lost: an event said that it is lost (or new), so another says when it takes part.
         held: the slice that it had when it failed; None: it had none.
         is_late: it was set aside because this slice was late.
         follows: its call to follow the run; None: its process does not run yet.
-        follows_since: when this call was made.
         opening: its process, while it starts.
         start_at: when to start it, on the monotonic clock; None: do not start it.
         attempts: as :class:`WorkerHandle` has it, for a new worker.
@@ -170,9 +168,7 @@ class MembershipRecord:
     """The workers of a run; only ``recovery.membership`` changes it.
 
     Attributes:
-        members: the workers that take part.
         away: workers that do not take part now, but may return.
-        draining: hosts whose workers have to leave.
         leaving: workers that get no new slices, but still finish their last ones.
     """
 

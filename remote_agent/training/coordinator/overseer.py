@@ -44,8 +44,7 @@ class Overseer:
     Args:
         coordinate: a function that a new process can import.
         may_go_on: called after a child was killed; says whether another may follow.
-        tell_lost: called before another one follows.
-        forks: whether a child is a fork.
+        report_lost: called before another one follows.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class Overseer:
         coordinate: Coordinate,
         folder: Path,
         may_go_on: Callable[[], bool],
-        tell_lost: Callable[[], None],
+        report_lost: Callable[[], None],
         *,
         forks: bool = FORKS,
     ) -> None:
         self._coordinate, self._folder = coordinate, folder
-        self._may_go_on, self._tell_lost = may_go_on, tell_lost
+        self._may_go_on, self._report_lost = may_go_on, report_lost
         self._process = kind_of_process(forks)
         self._stopped = False
         self._child: BaseProcess | None = None
@@ -77,7 +76,7 @@ class Overseer:
                 return code
             if self._stopped or not self._may_go_on():
                 return 1
-            self._tell_lost()
+            self._report_lost()
             said = f"{stamp(time.time())} the coordinator was ended by signal {-(code or 0)}: a new one begins"
             print(said, file=sys.stderr, flush=True)
 

@@ -24,7 +24,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint.saver import Saver
 from remote_agent.training.coordinator.plan import profiles, surveying
 from remote_agent.training.coordinator.session import Session, StepReport
-from remote_agent.training.errors import PlannedAnew, TrainingError
+from remote_agent.training.errors import BetterPlan, TrainingError
 from remote_agent.training.shared import link_speed
 
 LOG = logging.getLogger(__name__)
@@ -34,17 +34,12 @@ MOST_MEASURING = 0.05
 
 
 class PlanCheck:
-    """Compares a run's steps with its plan.
-
-    Args:
-        session: the run's, before its first step.
-        saver: of its checkpoints.
-    """
+    """Compares a run's steps with its plan; ``session``: the run's, before its first step."""
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         self._saver = saver
-        self._foreseen = None if spec_of(session.config.strategy).split else session.foreseen
-        self._survey = self._foreseen.survey if self._foreseen is not None else None
+        self._plan_basis = None if spec_of(session.config.strategy).split else session.plan_basis
+        self._survey = self._plan_basis.survey if self._plan_basis is not None else None
         self._check: SelfCheck | None = None
         self._workers: frozenset[str] = frozenset()
         self._clock, self._began = clock, clock()
@@ -59,12 +54,10 @@ class PlanCheck:
             self._check = SelfCheck(predicted=found) if found is not None else None
         return self._check.predicted.seconds if self._check is not None else None
 
-    def after(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
+    def after(self, session: Session, report: StepReport, samples: int) -> BetterPlan | None:
         """Check the plan after a step.
 
         Args:
-            session: the run's.
-            report: of the step.
             samples: number of the run's samples so far.
 
         Returns:
@@ -80,9 +73,9 @@ class PlanCheck:
             keeping.check_due = session.soonest(report.step)  # after that step nothing is under way
         return None
 
-    def _look(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
+    def _look(self, session: Session, report: StepReport, samples: int) -> BetterPlan | None:
         """Find the reason for a wrong prediction, while nothing else is in progress, and correct it."""
-        assert self._foreseen is not None, "it was predicted"
+        assert self._plan_basis is not None, "it was predicted"
         assert self._survey is not None, "it was predicted"
         assert self._check is not None, "it was predicted"
         found, before = self._check.median, self._survey
@@ -110,22 +103,22 @@ class PlanCheck:
             ratios=self._check.ratios,
             restarts=best is not None,
         )
-        profiles.keep(self._foreseen.place, self_check.remembered(self._foreseen.survey, now))
+        profiles.keep(self._plan_basis.place, self_check.remembered(self._plan_basis.survey, now))
         self._survey, self._check = now, SelfCheck(predicted=predicted)
-        return PlannedAnew(reason, hint="resume the run") if best is not None else None
+        return BetterPlan(reason, hint="resume the run") if best is not None else None
 
     def _better(self, session: Session, now: Survey, predicted: Prediction, left: float) -> Prediction | None:
         """A better plan, if the run can start over and has not just done so."""
-        foreseen = self._foreseen
-        assert foreseen is not None, "it was predicted"
-        is_soon = self_check.is_soon(foreseen.replanned, self._clock() - self._began, foreseen.pause_s)
+        plan_basis = self._plan_basis
+        assert plan_basis is not None, "it was predicted"
+        is_soon = self_check.is_soon(plan_basis.replanned, self._clock() - self._began, plan_basis.pause_s)
         newest = self._saver.newest  # where the optimizers would start afresh, the run stays as it is
         can_restart = spec_of(session.config.strategy).batches and not (newest is not None and newest.missing)
         if is_soon or not can_restart or session.membership.draining or session.source.size is None:
             return None
         living = now.now({}, gone=self._gone(session, now))
         living = living.of([host.name for host in living.hosts if host.devices])
-        return self_check.better(living, predicted, foreseen.limits, left, foreseen.pause_s)
+        return self_check.better(living, predicted, plan_basis.limits, left, plan_basis.pause_s)
 
     def _with_links(self, session: Session, now: Survey, left_s: float) -> Survey:
         """The survey with new measurements of the links, if measuring takes little of the run's time."""
@@ -162,8 +155,8 @@ class PlanCheck:
 
     def _gone(self, session: Session, survey: Survey) -> frozenset[str]:
         """Devices that should take part but do not."""
-        assert self._foreseen is not None, "it was predicted"
-        meant = {device.name for host in survey.of(self._foreseen.hosts).hosts for device in host.devices}
+        assert self._plan_basis is not None, "it was predicted"
+        meant = {device.name for host in survey.of(self._plan_basis.hosts).hosts for device in host.devices}
         return frozenset(meant - {member.name for member in session.members})
 
     def _present(self, session: Session, survey: Survey) -> tuple[Way, Survey]:

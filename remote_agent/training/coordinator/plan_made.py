@@ -13,20 +13,17 @@ from remote_agent.training.coordinator.recovery import backups
 from remote_agent.training.coordinator.session import Session
 
 
-def tell(session: Session, journal: Journal, host: str, planned: Survey | None, left_out: Mapping[str, str]) -> None:
+def report(session: Session, journal: Journal, host: str, planned: Survey | None, left_out: Mapping[str, str]) -> None:
     """Write the event of the plan, with the cut of the batch and the reasons.
 
     Args:
-        session: the run's.
-        journal: gets the event.
         host: the coordinator's.
-        planned: the data of the plan.
         left_out: hosts that do not take part, and why.
     """
     profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
-    foreseen = surveying.predicted(session.config, planned) if planned is not None else None
-    cut, seconds = first.samples, foreseen.seconds if foreseen is not None else first.seconds
+    predicted = surveying.predicted(session.config, planned) if planned is not None else None
+    cut, seconds = first.samples, predicted.seconds if predicted is not None else first.seconds
     about_cut = tuple(
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"
@@ -43,7 +40,7 @@ def tell(session: Session, journal: Journal, host: str, planned: Survey | None, 
         predicted_step_s=seconds,
         cut=about_cut,
         reasons=(*first.about, *session.reasons, *backups.about(session, seconds, host)),
-        terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
+        terms={term.name: term.seconds for term in predicted.terms} if predicted is not None else {},
         left_out=dict(left_out),
     )
 

@@ -37,7 +37,6 @@ class Allowance:
         lines: number of lines that may be shown now.
         at: time of this value, on the monotonic clock, in seconds.
         left_out: number of dropped lines without a note so far.
-        told: time of the last note.
     """
 
     at: float
@@ -58,11 +57,7 @@ class Allowance:
 
 
 class Prints:
-    """Fetches the workers' prints in a thread until it is closed.
-
-    Args:
-        show: shows the lines.
-    """
+    """Fetches the workers' prints in a thread until it is closed."""
 
     def __init__(self, show: Show) -> None:
         self._show = show

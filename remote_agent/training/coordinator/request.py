@@ -20,12 +20,9 @@ class Request:
     """The run's job and settings, its devices, and the folder of its files.
 
     Attributes:
-        devices: the devices that train.
         away: devices of hosts without a living node now; each takes part once its host has one.
         small: devices without room for the model, and what the plan says about each.
         moving: all that is not trained counts as changed by the model's code.
-        notes: further notes for the plan.
-        server_host: host of the parameter server.
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
         resume: a checkpoint, or a run's folder, from which the run resumes; None: a new run.

@@ -76,11 +76,7 @@ def watched(found: Checkpoint | None, config: TrainingConfig) -> Watched:
 
 
 def into_model(found: Checkpoint, model: nn.Module) -> None:
-    """Load the checkpoint's weights and buffers into ``model``.
-
-    Raises:
-        JobError: they belong to another model, or can't be read.
-    """
+    """Load the checkpoint's weights and buffers into ``model``; raises JobError if they are another model's."""
     cause = f"the checkpoint of step {found.step} is of another model"
     checks.load(model, found.weights(), cause, _OTHER)
     state = {**flat.trained(model), **flat.state(model)}
@@ -129,7 +125,7 @@ def notes(found: Checkpoint, config: TrainingConfig, state: TrainingState, worke
     said = [
         f"{name} is {written(now)}, it was {written(before)}"
         for name in WHEN_RESUMED
-        if not (name == "num_iterations" and config.epochs)  # then it follows from the epochs, and nobody set it
+        if not (name == "num_iterations" and config.epochs)  # then it follows from the epochs, and is no setting
         if (before := found.config.get(name)) is not None and before != (now := getattr(config, name))
     ]
     if found.watched != watched(found, config):

@@ -49,13 +49,11 @@ class OpenStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class PlanBasis:
     """The data of the run's plan, for comparison with the run's steps.
 
     Attributes:
         survey: measurements of all hosts before the run.
-        hosts: the hosts that the plan uses.
-        limits: limits of the planner's choice.
         pause_s: seconds that the run's setup took.
         place: the file in which measurements of the fleet are kept; None: no file.
         replanned: how often the run started over for a better plan.
@@ -128,11 +126,9 @@ class Session:
         servers: the shards, in the layout's order; empty if the workers reduce gradients among themselves.
         order: the order of the samples and the end of the run. ``order.done`` is the number of steps that an earlier
             part of this run made; the first step is ``order.done + 1``.
-        source: the source of the samples.
         payload_bytes: bytes that a worker sends and receives in a step.
         buffer_names: the model's buffers that training changes.
         stopping: returns True once the run has to end early.
-        joining: starts workers during the run.
         reasons: how weights and gradients are exchanged, and why.
         shapes: shapes of the streamed parameters, in the order of the flat buffer; empty if nothing is streamed.
         first_state: the optimizer's state before the first step; None: only the shards have it.
@@ -140,14 +136,11 @@ class Session:
             step has one.
         keeping: the next steps after which the state is kept.
         stream, pool: needed to restart lost shards (``recovery.rollback``).
-        control: the user's commands during the run.
         takeover: state of a takeover from a killed coordinator; None: there was none.
         validation: the validation data; None: there is none.
-        evaluations: the results of evaluations so far.
         crashes: the record of the user's calls that killed workers.
         plateau: ``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none.
-        rates: the learning rate of each step.
-        foreseen: the data of the run's plan; None: unknown.
+        plan_basis: the data of the run's plan; None: unknown.
         first_weights: weights of the whole model, by name, for strategies that give each worker only a part.
     """
 
@@ -175,7 +168,7 @@ class Session:
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
-    foreseen: Foreseen | None = None
+    plan_basis: PlanBasis | None = None
     first_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -213,7 +206,6 @@ class Session:
         """Whether a checkpoint, copy or evaluation is made after ``step``; its state is then kept until its report.
 
         Args:
-            step: the step.
             begin: the position of its first sample.
             end: the position after its last one.
         """

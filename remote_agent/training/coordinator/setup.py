@@ -34,25 +34,26 @@ from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan import profiles, run_plan, siting
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure, share_cores
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
-from remote_agent.training.coordinator.plan.siting import Located, Surroundings
+from remote_agent.training.coordinator.plan.siting import Located, ShardHosts
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.coordinator.processes import actors
 from remote_agent.training.coordinator.processes.actors import Servers, Workers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.processes.measure import Candidate, measure, share_cores
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
+from remote_agent.training.coordinator.session import EvaluationRecord, PlanBasis, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets, held_model
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat, likeness
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint, other_files
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
@@ -75,13 +76,9 @@ class Ready:
     optimizer: OptimizerFacts
     candidates: list[Candidate]
     measured: Measurements
-    there: Surroundings
+    there: ShardHosts
     planned: RunPlan
     began: float
-
-
-def _silent(_: str) -> None:
-    """Report no progress; a run writes events instead."""
 
 
 @contextlib.contextmanager
@@ -92,14 +89,11 @@ def ready(
     *,
     again: bool = False,
     plans: bool = False,
-    tell: Callable[[str], None] = _silent,
+    tell: Callable[[str], None] = lambda _: None,  # a run writes events
 ) -> Iterator[Ready]:
     """Check, place, measure and plan. The actors end with the ``with`` block.
 
     Args:
-        request: the run.
-        journal: gets the events.
-        crashes: the record of workers that die.
         again: the journal already says that the run starts or resumes.
         plans: measure the links even if they are known.
         tell: called with the progress.
@@ -109,7 +103,7 @@ def ready(
     tell(f"starting workers on {hosts}")
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
-    head = Likeness(held=held_values.beside(model))
+    head = JobFingerprint(held=held_values.beside(model))
     found = resuming.find(request.resume, request.folder)
     given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
     if again and datasets.is_used_up(given):
@@ -217,10 +211,7 @@ def opened(
     """Open what was planned.
 
     Args:
-        known: the run.
-        journal: gets the events.
         stopping: returns True once the user wants the run to end early.
-        crashes: the record of workers that die.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
@@ -276,14 +267,17 @@ def opened(
         evaluations=EvaluationRecord(resuming.watched(known.found, config)),
         plateau=optimizer.plateau,
         rates=rates,
-        foreseen=_foreseen(request, planned, time.monotonic() - known.began),
+        plan_basis=_plan_basis(request, planned, time.monotonic() - known.began),
         first_weights=flat.carried(model),
     )
     if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
-        plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    differ = (findings.differs(request.config, config, measured.findings), likeness.other_files(measured.workers))
+        plan_made.report(session, journal, request.host, planned.survey, {**planned.left_out, **small})
+    differ = (
+        findings.differs(request.config, config, measured.findings),
+        other_files(measured.workers),
+    )
     for text in filter(None, differ if known.found is None else ()):
         journal.write(protocol.Notice, step=0, host=request.host, text=text)
     with joining:
@@ -363,7 +357,7 @@ def _fleet(
         names=[candidate.seat.worker for candidate in candidates],
         specs=[candidate.seat.spec for candidate in candidates],
         simulated=[candidate.opened.simulated_speed for candidate in candidates],
-        there=siting.surroundings(request.config, numel, located, plans=plans),
+        there=siting.shard_hosts(request.config, numel, located, plans=plans),
         numel=numel,
         relative=relative,
         notes=_about_room(request),
@@ -371,8 +365,8 @@ def _fleet(
 
 
 def _only(
-    hosts: Sequence[str], candidates: list[Candidate], measured: Measurements, there: Surroundings, workers: Workers
-) -> tuple[list[Candidate], Measurements, Surroundings]:
+    hosts: Sequence[str], candidates: list[Candidate], measured: Measurements, there: ShardHosts, workers: Workers
+) -> tuple[list[Candidate], Measurements, ShardHosts]:
     """End the workers of all hosts but these."""
     kept = [number for number, candidate in enumerate(candidates) if candidate.seat.spec.host in hosts]
     for number, candidate in enumerate(candidates):
@@ -381,11 +375,11 @@ def _only(
     return [candidates[number] for number in kept], measured.of(kept), there.of(hosts)
 
 
-def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | None:
+def _plan_basis(request: Request, planned: RunPlan, pause_s: float) -> PlanBasis | None:
     """The data of the run's plan; ``pause_s``: seconds that the setup took."""
     if planned.whole is None:
         return None
-    return Foreseen(
+    return PlanBasis(
         survey=planned.whole,
         hosts=planned.hosts or planned.whole.names,
         limits=limits_of(request.config),

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from remote_agent.planning import shares, units
 from remote_agent.protocol import Notice, Rebalanced, WorkerSlow
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan import balance, resting
-from remote_agent.training.coordinator.plan.resting import Rest
+from remote_agent.training.coordinator.plan import balance, benched
+from remote_agent.training.coordinator.plan.benched import Benched
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared.messages import Result
@@ -26,8 +26,8 @@ class ShareBalancer:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._rests: dict[WorkerHandle, Rest] = {}
-        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a resting device, the cut
+        self._benched: dict[WorkerHandle, Benched] = {}
+        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a benched device, the cut
         self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
     @property
@@ -76,7 +76,7 @@ class ShareBalancer:
         self._regular, self._cut_at = cut, step
         self._trial = None
         idle = [member for member, samples in zip(self._session.members, cut, strict=True) if not samples]
-        self._rests = {member: self._rests.get(member, Rest()) for member in idle}
+        self._benched = {member: self._benched.get(member, Benched()) for member in idle}
 
     def substitute(
         self,
@@ -90,9 +90,7 @@ class ShareBalancer:
         A worker that joined after ``step`` is not used: it gets the weights only when this step is complete.
 
         Args:
-            size: number of samples in the slice.
             busy: seconds of earlier work of a worker.
-            step: the slice's step.
             among: the workers to choose from; None: all.
         """
 
@@ -113,7 +111,7 @@ class ShareBalancer:
                 continue
             seen.add(member)
             was_slow = member.track.slow
-            member.observe(samples, seconds, rested=member in self._rests)
+            member.observe(samples, seconds, rested=member in self._benched)
             if member.track.slow is not was_slow:
                 factor = member.track.speed if member.track.slow else 1.0
                 session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
@@ -128,19 +126,19 @@ class ShareBalancer:
         elif self._trial is not None:
             tried, _ = self._trial
             if tried in seen:
-                self._trial, self._rests[tried] = None, self._rests[tried].failed_attempts()
+                self._trial, self._benched[tried] = None, self._benched[tried].after_trial()
                 self.announce(step, f"{tried.name} is still too slow to take part")
-        elif self._rests:
+        elif self._benched:
             self._try_again(step)
 
     def _try_again(self, step: int) -> None:
         """After a step without some devices, give one of them a trial slice if it is time."""
         session = self._session
-        self._rests = {member: rest.after_step() for member, rest in self._rests.items()}
+        self._benched = {member: rest.after_step() for member, rest in self._benched.items()}
         step_s = shares.step_seconds(self._regular, [track.current for track in session.tracks])
-        for member, rest in self._rests.items():
+        for member, rest in self._benched.items():
             if rest.is_over(step_s, member.track.current.seconds(session.least_slice)):
-                cut = resting.trial_cut(self._regular, session.members.index(member), session.least_slice)
+                cut = benched.trial_cut(self._regular, session.members.index(member), session.least_slice)
                 if cut is not None:
                     self._trial = member, cut
                     self.announce(step, f"{member.name} is tried again")

@@ -65,11 +65,7 @@ def of_worker(members: Sequence[WorkerHandle]) -> Snapshot:
 
 
 def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
-    """The first of these results that is available.
-
-    Raises:
-        Timeout, or an error of Ray's: none is.
-    """
+    """The first of these results that is available."""
     for ref in refs[:-1]:
         with contextlib.suppress(*rpc.NoAnswer):
             return rpc.get(ref, seconds)

@@ -35,7 +35,6 @@ class Source(Protocol):
         """The resolved configuration, and the order; see :func:`extent.resolve`.
 
         Args:
-            config: as it was set.
             begin: the position at which the run starts or resumes.
 
         Raises:

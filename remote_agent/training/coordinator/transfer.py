@@ -16,7 +16,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
-from remote_agent.training.coordinator.plan.siting import Siting, Surroundings
+from remote_agent.training.coordinator.plan.siting import ShardHosts, Siting
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import LostAtStart, ServerGone
@@ -69,7 +69,7 @@ def open_transport(
     usage: Usage,
     servers: Servers,
     members: Sequence[WorkerHandle],
-    there: Surroundings,
+    there: ShardHosts,
 ) -> Path:
     """Connect as planned, before the first step, with the shards on some of the hosts that are ``there``.
 
@@ -88,7 +88,7 @@ def _stream(
     plan: StreamPlan,
     servers: Servers,
     members: Sequence[WorkerHandle],
-    there: Surroundings,
+    there: ShardHosts,
 ) -> Path:
     stale = not spec_of(config.strategy).waits
     memory = config.stream == "auto" and not stale
@@ -101,8 +101,8 @@ def _stream(
     agreed = EXACT if config.stream == "auto" and where.together else wanted
     layout = plan_layout(plan.groups, where.parts, sharding.chunk_numbers(numel, len(where.parts)))
     relays = not stale and layout.shards > 1
-    crowded = _crowded(numel, members, where, there) if relays else frozenset[str]()
-    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory, crowded=crowded)
+    relay_hosts = _relay_hosts(numel, members, where, there) if relays else frozenset[str]()
+    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory, relay_hosts=relay_hosts)
     try:
         entry = serve(stream, shards)
     except ServerGone as error:  # there is nothing to restore yet: the run is made ready once more
@@ -128,7 +128,7 @@ def _stream(
     )
 
 
-def _crowded(numel: int, members: Sequence[WorkerHandle], where: Siting, there: Surroundings) -> frozenset[str]:
+def _relay_hosts(numel: int, members: Sequence[WorkerHandle], where: Siting, there: ShardHosts) -> frozenset[str]:
     """Hosts with one of several shards, several devices, and room for what a relay holds."""
     devices = Counter(member.host for member in members)
     held = {
@@ -142,7 +142,6 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
     """Let the shards serve with a new secret; a shard that served before forgets its state.
 
     Args:
-        stream: the streamed parameters.
         servers: the shards, in the layout's order.
         kept: the initial weights, as a worker kept them; None: those of the run's start.
 
@@ -151,7 +150,7 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
     """
     secret = secrets.token_bytes(SECRET_BYTES)
     # A lost shard may be on a host that has another one.
-    relaying = {server.host: server for server in servers if server.host in stream.crowded}
+    relaying = {server.host: server for server in servers if server.host in stream.relay_hosts}
     calls = [
         server.actor.call("serve", stream, number, secret, kept, relaying.get(server.host) is server)
         for number, server in enumerate(servers)

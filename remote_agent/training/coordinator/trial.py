@@ -71,9 +71,9 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
         session: before its first step, with all machines.
         tell: called with the progress.
     """
-    foreseen = session.foreseen
-    assert foreseen is not None, "the fleet is known"
-    survey, way = foreseen.survey, surveying.way_of(session.config, foreseen.survey)
+    plan_basis = session.plan_basis
+    assert plan_basis is not None, "the fleet is known"
+    survey, way = plan_basis.survey, surveying.way_of(session.config, plan_basis.survey)
     predicted = to_try(session.config, survey)
     if predicted is None:
         return survey

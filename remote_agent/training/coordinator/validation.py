@@ -78,8 +78,6 @@ def check_plateau(plateau: str, keep_best: str, validation: Validation | None, f
 
     Args:
         plateau: the direction of the scheduler: ``min`` or ``max``; empty: it does not use the validation.
-        keep_best: the setting.
-        validation: the run's.
         found: the checkpoint from which the run resumes; None: it is a new run.
     """
     if not plateau:
@@ -114,7 +112,6 @@ def validation_of(given: object, config: TrainingConfig, most: int | None = None
 
     Args:
         given: what ``create_validation_data`` returned, or the script API's ``validation_data``.
-        config: the run's.
         most: most samples that the smallest device takes at a time; None: any.
 
     Raises:

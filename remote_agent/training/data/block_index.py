@@ -59,13 +59,13 @@ class BlockReader:
     """The worker's end: what ``data.fetch`` takes batches from, by one thread at a time.
 
     Args:
-        shelf: the actor.
+        index: the actor.
         start: the first sample of the run.
         ready: how many samples are there from the beginning. Indices below ``start`` are those of the measurement.
     """
 
-    def __init__(self, shelf: Actor, start: int, ready: int) -> None:
-        self._shelf, self._start, self._ready = shelf, start, ready
+    def __init__(self, index: Actor, start: int, ready: int) -> None:
+        self._index, self._start, self._ready = index, start, ready
         self._kept: OrderedDict[int, Block] = OrderedDict()
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class BlockReader:
         kept = [block for block in self._kept.values() if block.begin < end and block.end > begin]
         if sum(min(block.end, end) - max(block.begin, begin) for block in kept) == end - begin:
             return kept
-        entries = rpc.get(self._shelf.call("holding", begin, end, DATA_S), 2 * DATA_S)
+        entries = rpc.get(self._index.call("holding", begin, end, DATA_S), 2 * DATA_S)
         if entries is None:
             raise JobError(f"the data gave no sample {end} within {DATA_S:.0f} s", hint="look at the data's own code")
         result = []

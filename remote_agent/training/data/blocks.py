@@ -46,11 +46,7 @@ def as_batch(value: object) -> Batch:
 
 
 def length(batch: Batch) -> int:
-    """Samples in a batch.
-
-    Raises:
-        ValueError: its tensors differ in it, or one has no dimension.
-    """
+    """Samples in a batch; raises ValueError if its tensors differ in it, or one has no dimension."""
     sizes: set[int] = set()
 
     def look(tensor: Leaf) -> Leaf:

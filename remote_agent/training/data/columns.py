@@ -69,11 +69,7 @@ class Table:
 
 
 class Items:
-    """A data set whose samples are made one by one, though it could give several at once: each is random by itself.
-
-    Args:
-        given: as the user gave it.
-    """
+    """A data set whose samples are made one by one, though it could give several at once: each is random by itself."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -116,11 +112,7 @@ def column(name: str, given: Any) -> Tensor:
 
 
 def named(given: Mapping[str, Any]) -> Columns:
-    """The data that columns by their names are.
-
-    Raises:
-        JobError: they differ in length, or one holds no numbers.
-    """
+    """The dataset of these columns; raises JobError if they differ in length, or one holds no numbers."""
     columns = {str(name): column(f"the column {name!r}", part) for name, part in given.items()}
     for name, part in given.items():
         if isinstance(part, list) and columns[name].dtype == torch.float64:  # torch.tensor(part) has the default's

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
+from remote_agent.current_call import HERE
 from remote_agent.training import job
 from remote_agent.training.data import columns
 from remote_agent.training.data.collating import collated
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
-from remote_agent.whereabouts import HERE
 
 HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"
 

@@ -64,7 +64,6 @@ def resolve(config: TrainingConfig, size: int, done: int = 0, start: int = 0) ->
     """The configuration with batch and steps as they will be, and the order, of data without a loader.
 
     Args:
-        config: as it was set.
         size: samples of the dataset.
         done: steps of the checkpoint that the run goes on from.
         start: positions of the order that they used.

@@ -81,11 +81,7 @@ class SampleOrder:
 
 
 class Epochs(Protocol):
-    """The epochs of a loader.
-
-    Attributes:
-        same: all of them have the batches of the first.
-    """
+    """The epochs of a loader; ``same``: all of them have the batches of the first."""
 
     same: bool
 

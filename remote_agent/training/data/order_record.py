@@ -61,11 +61,7 @@ class OrderRecord:
         return len(self._places)
 
     def epoch(self, number: int) -> Drawn:
-        """Epoch ``number``, from 0, which is on record.
-
-        Raises:
-            StorageError: the file can't be read.
-        """
+        """Epoch ``number``, from 0, which is on record; raises StorageError."""
         begin, end = self._places[number]
         try:
             with self._path.open("rb") as file:
@@ -78,11 +74,7 @@ class OrderRecord:
         return Drawn(np.concatenate(parts), None if sizes is None else np.array(sizes, np.int64))
 
     def write(self, drawn: Drawn) -> None:
-        """Add the next epoch.
-
-        Raises:
-            StorageError: it can't be written.
-        """
+        """Add the next epoch; raises StorageError."""
         number, total = len(self._places), len(drawn.indices)
         lines: list[dict[str, object]] = [
             {"epoch": number, "samples": drawn.indices[begin : begin + _LINE_SAMPLES].tolist()}

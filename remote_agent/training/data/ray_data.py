@@ -79,11 +79,7 @@ class RayBlocks:
 
 
 def materialized(dataset: Any) -> RayBlocks:
-    """Carry out what the dataset describes, and take its blocks.
-
-    Raises:
-        JobError: Ray Data is not whole here, or the dataset can't be made.
-    """
+    """Compute the dataset's blocks; raises JobError if Ray Data is not whole here, or fails."""
     try:
         whole = dataset.materialize()
         bundles = list(whole.iter_internal_ref_bundles())

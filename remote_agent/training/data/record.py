@@ -52,27 +52,15 @@ class SliceRecord:
             self.go_back(resumed_after)
 
     def write(self, step: int, slices: Iterable[SliceSpan]) -> None:
-        """Add a step that is applied.
-
-        Raises:
-            StorageError: it can't be written.
-        """
+        """Add a step that is applied; raises StorageError."""
         self._append({"step": step, "slices": [[span.worker, span.begin, span.end] for span in slices]})
 
     def go_back(self, step: int) -> None:
-        """The run goes on after ``step``: the later steps on record are superseded.
-
-        Raises:
-            StorageError: it can't be written.
-        """
+        """Mark the steps after ``step`` as superseded, since the run returns to it; raises StorageError."""
         self._append({"resumed_after": step})
 
     def flush(self) -> None:
-        """Bring what was written to the disk itself, as a checkpoint is: what a checkpoint holds is on record.
-
-        Raises:
-            StorageError: the disk failed.
-        """
+        """Flush what was written to the disk, since a checkpoint's steps must be on record; raises StorageError."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:

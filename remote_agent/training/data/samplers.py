@@ -183,11 +183,7 @@ class Sampled:
 def epochs_of(
     loader: DataLoader[Any], size: int, seed: int, batch: int, record: Callable[[], OrderRecord], *, to_end: bool
 ) -> Epochs:
-    """The epochs of ``loader``; see :class:`Sampled` for the arguments.
-
-    Raises:
-        JobError: an epoch holds no batch.
-    """
+    """The epochs of ``loader``, as for :class:`Sampled`; raises JobError if an epoch holds no batch."""
     if batch_sampler_of(loader) or not (is_shuffle(loader) or _is_in_order(loader)):
         return Sampled(loader, size, seed, batch, record(), to_end=to_end)
     if not size:

@@ -58,7 +58,7 @@ class ParameterServer(LinkEnd):
             OUTPUT.install(log_file.place(run, "server"))
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        self._orphan: CoordinatorWatchdog | None = None
+        self._watchdog: CoordinatorWatchdog | None = None
         self._streams: list[ShardServer | StaleServer | SharedMemoryServer] = []
 
     def open(
@@ -68,7 +68,7 @@ class ParameterServer(LinkEnd):
 
         The optimizer has to have the ``options`` of the one in the coordinator's process.
         """
-        self._orphan = CoordinatorWatchdog()
+        self._watchdog = CoordinatorWatchdog()
         try:
             factory = job.guard("loading the job", job.loads, blob)
             self._model = job.create_model(factory, config.seed, config)
@@ -93,8 +93,8 @@ class ParameterServer(LinkEnd):
 
     def ping(self) -> Failed | None:
         """Answer a ping, with the reason if the streams have ended."""
-        if self._orphan is not None:
-            self._orphan.heard()
+        if self._watchdog is not None:
+            self._watchdog.heard()
         failures = [stream.failure for stream in self._streams if stream.failure is not None]
         return Failed.of(failures[0]) if failures else None
 
@@ -148,8 +148,8 @@ class ParameterServer(LinkEnd):
         shares_memory = streamed.memory and available() and layout.shards == 1
         try:
             done = self._resumed.step
-            board = SharedWeights(layout, weights, done) if shares_memory else None
-            keep = board.keep if board else None
+            shared = SharedWeights(layout, weights, done) if shares_memory else None
+            keep = shared.keep if shared else None
             shard: Shard | StaleShard
             if not spec_of(self._config.strategy).waits:
                 shard = StaleShard(layout, number, weights, update, codecs, batch=self._config.batch_size, step=done)
@@ -163,8 +163,8 @@ class ParameterServer(LinkEnd):
             network = ShardServer(shard, secret, here) if isinstance(shard, Shard) else StaleServer(shard, secret, here)
             self._streams.append(network)
             LOG.info("serves shard %d of %d from step %d on, process %d", number + 1, layout.shards, done, os.getpid())
-            if board is not None and isinstance(shard, Shard):
-                self._streams.append(SharedMemoryServer(shard, board))
+            if shared is not None and isinstance(shard, Shard):
+                self._streams.append(SharedMemoryServer(shard, shared))
         except OSError as error:
             cause = f"the parameter server can't listen: {error}"
             return Failed(cause=cause, hint="look at the host's memory and addresses")

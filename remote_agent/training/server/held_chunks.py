@@ -9,11 +9,7 @@ from remote_agent.training.wire.layout import Layout
 
 
 class HeldChunks:
-    """The chunks that one shard holds.
-
-    Attributes:
-        chunks: their numbers, in order.
-    """
+    """The chunks that one shard holds; ``chunks``: their numbers, in order."""
 
     def __init__(self, layout: Layout, number: int, codecs: Codecs) -> None:
         self.layout, self.number, self.codecs = layout, number, codecs

@@ -54,7 +54,6 @@ class PublishedChunks(HeldChunks):
         """Count a GRADIENT frame.
 
         Args:
-            header: the frame's.
             payload: of :meth:`payload_size` bytes (uint8).
             scratch: float32, as long as the longest chunk; overwritten.
 
@@ -79,12 +78,8 @@ class PublishedChunks(HeldChunks):
         """The newest step of any chunk."""
 
     def apply_clipped(self, step: int, total: float) -> None:
-        """Clip by the norm that a worker sends.
-
-        Raises:
-            MalformedFrame: nothing is clipped here.
-        """
-        raise MalformedFrame(f"nobody asked for the norm of step {step}, {total:g}")
+        """Clip by the norm that a worker sends; raises MalformedFrame if nothing is clipped here."""
+        raise MalformedFrame(f"a norm of step {step} came, {total:g}, and this run does not clip")
 
     def publish(self, frame: Frame) -> None:
         """Send a chunk's new weights to all listeners, unless this step of the chunk was published before."""
@@ -103,7 +98,6 @@ class PublishedChunks(HeldChunks):
         """Send ``listener`` the chunks that its worker lacks, and then everything that is published.
 
         Args:
-            listener: the worker's outbox.
             step: the newest step of which the worker holds any chunk.
             held: for each chunk of the shard, whether the worker holds it at ``step``; otherwise at ``step - 1``.
 

@@ -50,7 +50,6 @@ class Relay(PublishedChunks):
     """See the module. One thread calls :meth:`run`; the other methods may be called from any thread.
 
     Args:
-        layout: the run's.
         addresses: those of the shards, in the layout's order.
         token: the cluster's secret.
         codecs: the codecs between relay and shards.

@@ -124,7 +124,6 @@ class Shard(PublishedChunks):
         """Make the step with the clipped gradient, once, when the first worker reports the total norm.
 
         Args:
-            step: the step.
             total: the squared norm of the mean gradient, over all shards.
 
         Raises:

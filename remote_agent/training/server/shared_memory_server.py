@@ -97,21 +97,21 @@ class SharedMemoryServer:
 
     Args:
         shard: what is served. Its codecs are for the network: through memory numbers go as they are.
-        board: where the shard keeps its weights.
+        shared: where the shard keeps its weights.
 
     Attributes:
         address: where :class:`~remote_agent.training.wire.shared_memory.client.SharedMemoryChannel` finds it.
         failure: why the shard can't go on, or None.
     """
 
-    def __init__(self, shard: Shard, board: SharedWeights) -> None:
+    def __init__(self, shard: Shard, shared: SharedWeights) -> None:
         if len(shard.chunks) != len(shard.layout.chunks):
             raise ValueError("a shared-memory channel serves a shard that holds all chunks")
         self.shard = shard
         self.failure: ExchangeError | None = None
         self.address = f"hetero-tui-{secrets.token_hex(16)}"
         self._signature = EXACT.signature(shard.layout)
-        self._board = board
+        self._shared = shared
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + self.address)
         self._closed = threading.Event()
@@ -122,14 +122,14 @@ class SharedMemoryServer:
         self._accepting = threading.Thread(target=self._accept, name="shared-memory-accept", daemon=True)
 
     def start(self) -> None:
-        self.shard.subscribe(self._board, self.shard.newest_step(), [True] * len(self.shard.chunks))
+        self.shard.subscribe(self._shared, self.shard.newest_step(), [True] * len(self.shard.chunks))
         self._listener.listen(_BACKLOG)
         self._accepting.start()
 
     def close(self) -> None:
         """End all connections and wait for their threads, at most :data:`CLOSE_S` each. Idempotent."""
         self._closed.set()
-        self.shard.unsubscribe(self._board)
+        self.shard.unsubscribe(self._shared)
         for sock in (self._listener, *self._threads):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -137,7 +137,7 @@ class SharedMemoryServer:
             thread.join(CLOSE_S)
         self._pool.shutdown()
         self._listener.close()
-        self._board.close()
+        self._shared.close()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
@@ -165,7 +165,7 @@ class SharedMemoryServer:
             if not isinstance(error, MalformedFrame):
                 self._fail(error)
         finally:
-            self._board.remove(sock)
+            self._shared.remove(sock)
             self._threads.pop(sock, None)
 
     def _join(self, sock: socket.socket) -> Tensor:
@@ -180,7 +180,7 @@ class SharedMemoryServer:
         finally:
             messages.close(descriptors)
         sock.settimeout(None)
-        self._board.add(sock)
+        self._shared.add(sock)
         return gradient
 
     def _converse(self, sock: socket.socket, own: Tensor) -> None:

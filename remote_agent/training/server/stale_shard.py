@@ -92,7 +92,6 @@ class StaleShard(HeldChunks):
         """Apply a GRADIENT frame of slice ``header.step``, of ``header.samples`` samples.
 
         Args:
-            header: the frame's.
             payload: of :meth:`payload_size` bytes (uint8): the gradient sum over the slice's samples, which weigh
                 ``header.weight`` in their mean.
             scratch: float32, as long as the longest chunk; overwritten.
@@ -145,7 +144,6 @@ class StaleShard(HeldChunks):
 
         Args:
             slice_number: copied to the header's ``step``; its ``slice`` is the number up to which all slices are in.
-            chunk: the chunk's number.
             buffer: float32, at least the chunk's length; the frame's payload may lie in it.
         """
         codec = self.codecs.weights

@@ -38,8 +38,6 @@ class ChunkSum:
 
         Args:
             header: step, slice, weight, and how many slices and samples the step has.
-            codec: of the payload.
-            payload: the gradient sum.
             scratch: float32, at least the chunk's length; overwritten.
 
         Raises:
@@ -87,11 +85,7 @@ class ChunkSum:
         return bool(self.counted) and len(self.counted) == self._expected[0]
 
     def mean(self) -> Tensor:
-        """Divide the sum by the weight of the step's slices and return it; call it once, when it is :attr:`whole`.
-
-        Raises:
-            NothingCounts: the weight is zero.
-        """
+        """Divide the sum, which is :attr:`whole`, by its weight, once; raises NothingCounts if that is 0."""
         if not self._weight:
             raise NothingCounts.of(self.step + 1)
         return self.total.div_(self._weight)

@@ -28,7 +28,6 @@ class OptimizerUpdate:
     """A torch optimizer for each chunk. It is called for one chunk from one thread at a time, for several at once.
 
     Args:
-        layout: how the buffer is cut.
         make: makes an optimizer for a chunk of a parameter group.
         decay: of the weights' moving average; 0: none is kept.
         options: for a schedule: what it sets among the parameter group's options (``lr``, ``betas``, ...) in (group,

@@ -18,11 +18,7 @@ EMA = "ema"
 
 
 class WeightAverage:
-    """Averages of some tensors.
-
-    Args:
-        decay: what of the average stays in a step; 0: none is kept.
-    """
+    """Averages of some tensors; ``decay``: what of the average stays in a step; 0: none is kept."""
 
     def __init__(self, decay: float) -> None:
         self._decay = decay

@@ -82,7 +82,6 @@ class StreamPlan:
     """What is in the flat buffer.
 
     Attributes:
-        names: of the parameters, in their order.
         groups: numbers that belong to each of the optimizer's parameter groups, in the same order.
         watched: trained parameters that are left out, since they had no gradient: they must not get one.
     """
@@ -100,8 +99,6 @@ def obstacles(
     Args:
         deterministic: units are to be added up in their order.
         dtypes: of the trained parameters, by name.
-        optimizer: the job's.
-        usage: what was measured.
         clips: the gradient is clipped by its norm, that of parameters included that no step is made for.
     """
     others = {dtype for name, dtype in dtypes.items() if dtype != "float32" and name not in usage.never}

@@ -68,7 +68,6 @@ class Findings:
         apart: how far the gradient of a batch is from the sum of its parts', as a part of it, where that is more than
             rounding does, and too little to refuse; 0: no farther.
         unchecked: no two samples could be computed together, so that nothing was compared.
-        notes: for the plan.
     """
 
     summed: bool = False
@@ -107,10 +106,8 @@ def settle(
     """``config`` with the unit and the loss's kind as they will be.
 
     Args:
-        config: as it was set.
         findings: of all devices.
         changed: trained parameters that forward or backward themselves change.
-        devices: how many there are.
         room: samples that each of them may take at a time, as it was set; None: any.
 
     Raises:

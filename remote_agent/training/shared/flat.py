@@ -24,11 +24,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors of one dtype, laid out one after the other.
-
-    Attributes:
-        names: in the order of the model.
-    """
+    """Tensors of one dtype, laid out one after the other; ``names``: in the order of the model."""
 
     dtype: torch.dtype
     names: tuple[str, ...]
@@ -76,7 +72,7 @@ def buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: everything[name] for name in names}
 
 
-class Anchored:
+class BoundBuffers:
     """Keeps a model's buffers the tensors that they are, whatever its code does with their names.
 
     Code that assigns (``self.mean = 0.9 * self.mean + ...``) puts a new tensor in a buffer's place, while what is
@@ -151,7 +147,7 @@ def _differs(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return one[0] == other[0] and repr(one) != repr(other)  # the sum of NaN is not equal to itself
 
 
-class Bystanders:
+class LocalState:
     """What is neither trained nor travels with the weights: a change of it would stay in one process.
 
     Args:

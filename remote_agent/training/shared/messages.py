@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from remote_agent.current_call import Place
 from remote_agent.goals import Watched
 from remote_agent.training.errors import DeviceUnfit, JobError, LossNotFinite, StateChanged, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.findings import Findings
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
-from remote_agent.whereabouts import Place
 
 REPAIR, PING, EXCHANGE, LINK = "repair", "ping", "exchange", "link"
 """Groups of calls that an actor carries out while a step or slice is under way: slices that others have lost, pings and
@@ -69,8 +69,8 @@ class Measured:
     """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan.
 
     ``findings`` say whether parts of a batch give what the whole batch gives; ``loss`` is that of the samples that were
-    measured, 0 where it is not finite; ``costs`` are those beside forward and backward; ``likeness`` is what the worker
-    makes of the first samples.
+    measured, 0 where it is not finite; ``costs`` are those beside forward and backward; ``fingerprint`` is what the
+    worker makes of the first samples.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -79,7 +79,7 @@ class Measured:
     loss: float = 0.0
     notes: tuple[str, ...] = ()
     costs: DeviceCosts = field(default_factory=DeviceCosts)
-    likeness: Likeness = field(default_factory=Likeness)
+    fingerprint: JobFingerprint = field(default_factory=JobFingerprint)
 
 
 @dataclass(frozen=True, kw_only=True)

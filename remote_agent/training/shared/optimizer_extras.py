@@ -76,11 +76,7 @@ def was_set(optimizer: torch.optim.Optimizer, group: int, options: Mapping[str, 
 
 
 def of(optimizer: torch.optim.Optimizer) -> dict[str, Entry]:
-    """A copy, on the CPU, of what has changed since :func:`begin`, by where it is.
-
-    Raises:
-        NotPortable: something has changed that can't be kept.
-    """
+    """A copy, on the CPU, of what changed since :func:`begin`, by place; raises NotPortable."""
     first = _first.get(optimizer)
     if first is None:
         return {}
@@ -105,11 +101,7 @@ def of(optimizer: torch.optim.Optimizer) -> dict[str, Entry]:
 
 
 def into(optimizer: torch.optim.Optimizer, entries: Mapping[str, Entry]) -> None:
-    """Have the optimizer be what :func:`of` gave of another one.
-
-    Raises:
-        NotPortable: it has no such place: it is another kind of optimizer now.
-    """
+    """Load what :func:`of` gave for another optimizer; raises NotPortable if it lacks such a place."""
     walk = _Walk(optimizer)
     for path, value in portable.values(entries, walk.members).items():
         try:
@@ -309,7 +301,7 @@ def _is_object(value: object) -> bool:
 
 
 def _is_iterator(value: object) -> bool:
-    """Whether it is one that nobody can say the place of; files and the like are none."""
+    """Whether its position can't be read or set; files and the like are not meant."""
     return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
 
 

@@ -38,11 +38,7 @@ class Sets(Protocol):
 
 
 def chosen(optimizer: torch.optim.Optimizer, schedule: Sets | None, steps: int) -> Chosen:
-    """What ``optimizer`` has, before its first step, and ``schedule`` sets in a run of so many ``steps``.
-
-    Raises:
-        JobError: the scheduler failed.
-    """
+    """The options of ``optimizer`` at first, and of ``schedule`` over ``steps``; raises JobError if it fails."""
     found: dict[str, object] = {"the optimizer": type(optimizer).__name__}
     for step in STEPS[: max(1, steps)]:
         for number, group in enumerate(optimizer.param_groups):
@@ -54,11 +50,7 @@ def chosen(optimizer: torch.optim.Optimizer, schedule: Sets | None, steps: int) 
 
 
 def refuse_unlike(own: Chosen, coordinators: Chosen) -> None:
-    """Refuse options that are not those of the coordinator's process.
-
-    Raises:
-        JobError: one differs.
-    """
+    """Raise JobError if an option is not that of the coordinator's process."""
     for name, value in own.items():
         if name in coordinators and not _is_same(value, coordinators[name]):
             raise JobError(f"{name} is {value} here, and {coordinators[name]} on the coordinator's host", hint=_HINT)

@@ -49,11 +49,7 @@ class Members:
 
 
 def token(key: object, members: Members) -> str:
-    """A key as a part of a name, without any of ``. / ! ~ #``.
-
-    Raises:
-        NotPortable: it is no plain data.
-    """
+    """A key as a part of a name, without any of ``. / ! ~ #``; raises NotPortable if it is no plain data."""
     if isinstance(key, str):
         return quote(key, safe="$").replace(".", "%2E").replace("~", "%7E")
     return "$" + token(json.dumps(_described(key, [], members)), members)
@@ -78,11 +74,7 @@ def is_entry(value: object) -> bool:
 
 
 def put(entries: MutableMapping[str, Entry], name: str, value: Any, members: Members, *, copied: bool = True) -> None:
-    """Enter a value under a name; unless ``copied``, a tensor that is on the CPU is entered itself.
-
-    Raises:
-        NotPortable: it is no plain data.
-    """
+    """Enter a value under a name; with ``copied`` False a CPU tensor itself. Raises NotPortable."""
 
     def kept(tensor: Tensor) -> Tensor:
         here = tensor.detach().cpu()
@@ -98,11 +90,7 @@ def put(entries: MutableMapping[str, Entry], name: str, value: Any, members: Mem
 
 
 def values(entries: Mapping[str, Entry], members: Members) -> dict[str, Any]:
-    """The values that were :func:`put` under these names; what is an entry by itself is no copy.
-
-    Raises:
-        NotPortable: an entry is not of that form.
-    """
+    """The values that were :func:`put` under these names; entries themselves are no copies. Raises NotPortable."""
     result: dict[str, Any] = {}
     for name, entry in entries.items():
         value, mark, number = name.partition(MARK)
@@ -144,11 +132,7 @@ class RandomState:
         return cls(kind, _RANDOM[kind][1](value)) if kind else None
 
     def into(self, generator: object) -> object:
-        """Bring it into a generator.
-
-        Raises:
-            TypeError: it is none of the kind.
-        """
+        """Bring it into a generator; raises TypeError if that is none of the kind."""
         kind, _, put_state = _RANDOM[self.kind]
         if not isinstance(generator, kind):
             raise TypeError(f"there is no generator, but a {type(generator).__name__}")

@@ -54,11 +54,7 @@ def put(value: T) -> Ref[T]:
 
 
 def get(ref: Ref[T], deadline_s: float) -> T:
-    """The value, waited for.
-
-    Raises:
-        Timeout: it did not come within ``deadline_s``.
-    """
+    """The value, waited for; raises Timeout after ``deadline_s``."""
     return cast("T", ray.get(ref.raw, timeout=deadline_s))
 
 
@@ -77,11 +73,7 @@ def get_at_start(ref: Ref[T], deadline_s: float, failure: str, *, hint: str, hos
 
 
 def get_all(refs: Sequence[Ref[T]], deadline_s: float) -> list[T]:
-    """The values of all refs, waited for together.
-
-    Raises:
-        Timeout: one did not come within ``deadline_s``.
-    """
+    """The values of all refs, waited for together; raises Timeout after ``deadline_s``."""
     return cast("list[T]", ray.get([ref.raw for ref in refs], timeout=deadline_s))
 
 
@@ -127,9 +119,7 @@ def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[
     """Start an actor of ``cls``; it may not be placed yet when this returns.
 
     Args:
-        cls: the actor's class.
         options: Ray's.
-        arguments: the constructor's.
         groups: names for :meth:`Actor.call_in`: calls of one group are carried out one after the other, beside all
             others.
         name: of an actor that outlives this process, for :func:`find`; without one it ends with this process.

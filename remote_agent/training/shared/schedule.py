@@ -156,7 +156,6 @@ class Rates:
 
     Attributes:
         options: of the optimizer and of the schedule's first steps.
-        notes: what the plan says of them.
     """
 
     def __init__(
@@ -175,11 +174,7 @@ class Rates:
 
 
 def rates_of(factory: Any, model: torch.nn.Module, config: TrainingConfig) -> Rates:
-    """The learning rates of a run of the job's with ``model``.
-
-    Raises:
-        JobError: its ``create_optimizer`` or ``create_scheduler`` failed.
-    """
+    """The learning rates of a run of the job's; raises JobError if its optimizer or scheduler fails."""
     optimizer = job.create_optimizer(factory, model, config)
     schedule, notes = create(factory, optimizer, config), list[str]()
     if job.has_scheduler(factory) and schedule is not None and not schedule.plateau:

@@ -85,7 +85,6 @@ class StageDone:
         sent: bytes that went to other stages.
         sending_s: seconds in which it waited, while something was being sent to other stages.
         receiving_s: the same, while something was being received.
-        stamps: of the call.
         scalars: figures that the loss gave beside the loss; of the last stage.
     """
 
@@ -111,7 +110,6 @@ def commit_of(step: int, done: Sequence[StageDone]) -> Commit | None:
     """What makes of all stages' sums the optimizer's step; None: no sample counts. Pure.
 
     Args:
-        step: which.
         done: what the stages said, in their order.
     """
     weight = done[-1].weight

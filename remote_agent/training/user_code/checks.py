@@ -20,7 +20,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.flat import Bystanders
+from remote_agent.training.shared.flat import LocalState
 from remote_agent.training.user_code.names import TURNS
 
 _ONE = (
@@ -128,11 +128,7 @@ def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def refuse_scheduled(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer over which a scheduler was made that the engine does not know, and would never step.
-
-    Raises:
-        JobError: there is one.
-    """
+    """Raise JobError if a scheduler was made over an optimizer that the engine does not know, and would not step."""
     if getattr(optimizer.step, "_wrapped_by_lr_sched", False):  # torch's LRScheduler marks it
         raise JobError(
             "create_optimizer made a learning rate scheduler, which nothing would step",
@@ -141,11 +137,7 @@ def refuse_scheduled(optimizer: torch.optim.Optimizer) -> None:
 
 
 def refuse_hooks(model: nn.Module, config: TrainingConfig) -> None:
-    """Refuse hooks on gradients where they would see those of a part of the batch only.
-
-    Raises:
-        JobError: there is one, and the batch may be cut.
-    """
+    """Raise JobError for hooks on gradients if they would see those of a part of the batch only."""
     whole = config.unit >= config.batch_size or spec_of(config.strategy).rounds
     if whole and config.precision != "fp16":
         return
@@ -165,12 +157,8 @@ def _has_hooks(owner: nn.Module | nn.Parameter) -> bool:
     return any(getattr(owner, name, None) for name in names)
 
 
-def refuse_changes(bystanders: Bystanders) -> None:
-    """Refuse an optimizer whose step changed what it does not train.
-
-    Raises:
-        JobError: it did.
-    """
+def refuse_changes(bystanders: LocalState) -> None:
+    """Raise JobError if an optimizer's step changed what it does not train."""
     name = bystanders.changed()
     if name:
         raise JobError(

@@ -40,9 +40,7 @@ class HeadCopies:
     """Notices changes.
 
     Args:
-        factory: the job.
         sent: what its loss reads, as it was when the workers got it.
-        model: the coordinator's.
         optimizer: the same.
         data: the data set that was sent to the workers; None: they have none.
         moved: names of the model's buffers and frozen parameters that its own code changes, here as on the workers.
@@ -67,11 +65,7 @@ class HeadCopies:
         self._weights = self._versions()
 
     def refuse_changed(self) -> None:
-        """Refuse to go on where something is no longer what the workers have.
-
-        Raises:
-            JobError: one differs.
-        """
+        """Raise JobError if something is no longer what the workers have."""
         for reader, values in self._values().items():
             _refuse(reader, self._held[reader], values)
         _refuse(_TRAINING, self._weights, self._versions())

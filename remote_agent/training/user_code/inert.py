@@ -73,11 +73,7 @@ def applies() -> bool:
 
 
 def instead_of_training() -> NoResult:
-    """What ``train()`` does then.
-
-    Raises:
-        Enough: the job is defined.
-    """
+    """What ``train()`` does then: it raises Enough, since the job is defined."""
     caller = sys._getframe(2)  # noqa: SLF001 - the frame that called train()
     place = f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
     print(f"{place}: train() is left out: hetero-tui train trains this job itself", file=sys.stderr, flush=True)

@@ -67,11 +67,7 @@ def entered(folder: Path) -> bool:
 
 
 def enter_there(sent: Sent) -> None:
-    """The same on another host, or the same one, with an archive that came with the job.
-
-    Raises:
-        JobError: it can't be unpacked.
-    """
+    """The same on another host, or the same one, with an archive that came with the job; raises JobError."""
     mark = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, but a test's, with one file system
     _enter(sent, Path(mark) / "runs" / sent.folder.name if mark else sent.folder)
 

@@ -205,7 +205,6 @@ def of_part(
     """The loss of a part of ``samples`` samples.
 
     Args:
-        loss: the job's.
         model: what it is called with.
         batch: the part, on the model's device.
         samples: in the part.
@@ -294,11 +293,7 @@ def function_of(own: Any) -> Callable[[nn.Module, Any], Any]:
 
 
 def functional_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The default criterion, as the process has it now: see :func:`install`.
-
-    Raises:
-        JobError: as :func:`check_classes`.
-    """
+    """The default criterion, see :func:`install`; raises JobError as :func:`check_classes`."""
     check_classes(outputs, targets)
     return functional.cross_entropy(outputs, targets)
 

@@ -63,7 +63,6 @@ def dumps(factory: Any, least: int = BY_VALUE) -> bytes:
     The bytes also hold the job's own strategies and kinds of devices, and what its file did beside (``side_effects``).
 
     Args:
-        factory: the job's.
         least: the first way to try of :data:`BY_VALUE` and the following. It counts for what is sent later, too.
 
     Raises:

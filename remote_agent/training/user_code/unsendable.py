@@ -48,9 +48,7 @@ def refusal(what: str, name: str, value: object, error: BaseException) -> JobErr
     """Why ``what`` can't be sent to the workers, with the variable or attribute of it that is to blame.
 
     Args:
-        what: in words.
         name: what messages call ``value``.
-        value: what can't be sent.
         error: what packing it raised.
     """
     path, why = _culprit(name, value, error, {id(value)})

@@ -21,9 +21,9 @@ from types import FrameType, TracebackType
 import torch
 
 import remote_agent
+from remote_agent.current_call import HERE
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.user_code import job_code
-from remote_agent.whereabouts import HERE
 
 LOSS = "loss"
 """The place of whatever happens while a slice is computed: the data, the model and the loss are the user's there."""

@@ -35,11 +35,7 @@ EXACT = Codecs(Float32(), Float32())
 
 
 def decode(codec: Codec, payload: Tensor, out: Tensor) -> None:
-    """Call :meth:`Codec.decode` for a payload from the network.
-
-    Raises:
-        MalformedFrame: no encoder gives such a payload.
-    """
+    """Call :meth:`Codec.decode` for a payload from the network; raises MalformedFrame if it can't be one."""
     try:
         codec.decode(payload, out)
     except ValueError as error:

@@ -90,7 +90,6 @@ class ExchangeClient(ShardLinks[NewWeights]):
         """Open the exchange of ``step``, which is the one after :attr:`step`. New weights arrive from now on.
 
         Args:
-            step: the step.
             slices: number of slices with samples, over all workers.
             samples: number of samples in all slices.
             weights: the weights before the step: float32, shape ``(layout.numel,)``, as the last step (or fetch) left

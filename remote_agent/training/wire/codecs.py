@@ -162,11 +162,7 @@ class TopK:
 
 
 def create(name: str, *, topk_fraction: float = DEFAULT_TOPK_FRACTION) -> Codec:
-    """Make the codec of that name.
-
-    Raises:
-        ValueError: there is no such codec, or the fraction is invalid.
-    """
+    """Make the codec of that name; raises ValueError if there is none, or the fraction is invalid."""
     made = _MADE.get(name)
     if made is None:
         raise ValueError(f"there is no codec {name!r}; there are {', '.join(CODECS)}")
@@ -199,7 +195,6 @@ def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor) -> Tens
     float32 rounding).
 
     Args:
-        codec: the codec.
         values: float32, shape ``(n,)``; unchanged.
         residual: float32, shape ``(n,)``, same device; initially zero, changed in place. If some numbers of a round are
             not finite, the payload shows it, and the residual is reset to zero.

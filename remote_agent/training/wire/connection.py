@@ -105,11 +105,7 @@ class Connection:
         return frames.unpack(self._header)
 
     def receive_into(self, buffer: Bytes) -> None:
-        """Fill ``buffer`` with the next bytes.
-
-        Raises:
-            ConnectionBroken: the connection ended, or nothing arrived for :data:`FRAME_S`.
-        """
+        """Fill ``buffer``; raises ConnectionBroken if nothing arrives for :data:`FRAME_S`."""
         self._fill(memoryview(buffer).cast("B"), may_idle=False)
 
     def receive_control(self, header: Header) -> bytes:
@@ -143,7 +139,7 @@ class Connection:
             view = view[count:]
 
     def _broken(self, error: OSError) -> ExchangeError:
-        if isinstance(error, tls.Distrusted):
+        if isinstance(error, tls.CertificateRejected):
             return ConnectionRefused(f"{self.peer}: {error}", hint="run `down`, then `up`: all hosts get new ones")
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             return ConnectionBroken(f"{self.peer} did not move a frame within {FRAME_S:g} s")

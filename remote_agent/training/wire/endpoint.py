@@ -17,18 +17,16 @@ class Stream:
     """The streamed parameters and their cut, which stay the same if a shard moves to another host.
 
     Attributes:
-        plan: the streamed parameters.
-        layout: their cut into chunks and shards.
         codecs: the codecs for the network.
         memory: workers may use shared memory for a shard on their computer.
-        crowded: hosts with several devices whose shard relays for the workers there.
+        relay_hosts: hosts with several devices whose shard relays for the workers there.
     """
 
     plan: StreamPlan
     layout: Layout
     codecs: Codecs
     memory: bool
-    crowded: frozenset[str] = frozenset()
+    relay_hosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +49,8 @@ class StreamInfo:
     """The data that a worker needs to join the shards.
 
     Attributes:
-        plan: the streamed parameters.
-        layout: their cut into chunks.
         shards: the endpoints, in the layout's order.
         secret: the secret of both ends; a worker with an earlier one is refused.
-        codecs: the codecs for the network.
         relays: hosts whose workers connect through a relay on the host, with its address.
         relay: the address of this worker's relay; None: it connects to the shards itself.
     """

@@ -20,7 +20,6 @@ class Fetching:
     """The state of one fetch; calls are made one at a time.
 
     Args:
-        codec: the codec of weights.
         out: float32, shape ``(layout.numel,)``: gets the weights.
 
     Attributes:

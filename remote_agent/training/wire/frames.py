@@ -107,11 +107,7 @@ class Header:
 
 
 def unpack(data: bytes | bytearray) -> Header:
-    """Read a header from :data:`HEADER_BYTES` bytes.
-
-    Raises:
-        MalformedFrame: the bytes are not a header, or one of another version.
-    """
+    """Read a header from :data:`HEADER_BYTES` bytes; raises MalformedFrame."""
     magic, version, kind, codec, part, parts, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise MalformedFrame("what arrived is not a frame", hint="something else uses this port")
@@ -129,11 +125,7 @@ def pack_number(number: float) -> bytes:
 
 
 def unpack_number(payload: bytes) -> float:
-    """Read the number of a float64 payload.
-
-    Raises:
-        MalformedFrame: the payload has another length.
-    """
+    """Read the number of a float64 payload; raises MalformedFrame if it has another length."""
     if len(payload) != _NUMBER.size:
         raise MalformedFrame(f"a number of {len(payload)} bytes")
     number: float = _NUMBER.unpack(payload)[0]
@@ -148,11 +140,7 @@ def pack_bits(bits: Iterable[bool]) -> bytes:
 
 
 def unpack_bits(payload: bytes, count: int) -> list[bool]:
-    """Read ``count`` bits.
-
-    Raises:
-        MalformedFrame: the payload has another number of bits.
-    """
+    """Read ``count`` bits; raises MalformedFrame if the payload has another number."""
     if len(payload) != -(-count // 8):
         raise MalformedFrame(f"{len(payload)} bytes instead of one bit for each of {count} chunks")
     number = int.from_bytes(payload, "little")

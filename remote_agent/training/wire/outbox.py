@@ -49,11 +49,7 @@ Item = Frame | WholeChunk | AllFetched | Answer
 
 
 class Outbox:
-    """A queue from a shard's threads to the sending thread.
-
-    Args:
-        chunks: number of the shard's chunks.
-    """
+    """A queue from a shard's threads to the sending thread."""
 
     def __init__(self, chunks: int) -> None:
         self._items: deque[Item] = deque()

@@ -110,11 +110,7 @@ def _is_smaller(codec: Codec, tensor: Tensor) -> bool:
 
 
 def unpack(payload: bytearray, codec: Codec | None = None) -> Tensors:
-    """Unpack the bytes of :func:`pack`; tensors without a codec share the payload's memory.
-
-    Raises:
-        MalformedFrame: the bytes are invalid.
-    """
+    """Unpack the bytes of :func:`pack`; tensors without a codec share them. Raises MalformedFrame."""
     try:
         (count,), at = _COUNT.unpack_from(payload), _COUNT.size
         described: list[tuple[int, torch.Size] | None] = []
@@ -244,7 +240,6 @@ class StageLinks:
         """Connect to the peers before this stage, which listen already, and wait for those after it.
 
         Args:
-            addresses: the address of each stage.
             peers: the stages with which this one exchanges data.
             deadline_s: seconds until those after it must have loaded their weights, and connected.
 
@@ -261,11 +256,7 @@ class StageLinks:
                     raise ConnectionBroken(f"stage {missing[0]} did not connect within {deadline_s:.0f} s")
 
     def send(self, name: Name, tensors: Sequence[Tensor | None]) -> None:
-        """Queue a message, and return at once.
-
-        Raises:
-            ExchangeError: a connection is broken.
-        """
+        """Queue a message, and return at once; raises ExchangeError if a connection is broken."""
         payload = pack(tensors, self.codec if name.purpose in _COMPUTED else None)
         self._check()
         self.sent += len(payload)
@@ -278,11 +269,7 @@ class StageLinks:
             return any(name in self._arrived for name in names)
 
     def wait(self, *names: Name, deadline_s: float = STEP_S) -> None:
-        """Wait until a message of one of these names has arrived.
-
-        Raises:
-            ExchangeError: a connection is broken, or no message arrived in time.
-        """
+        """Wait until a message of one of these names is here; raises ExchangeError if a connection breaks."""
         began, sending, receiving = time.monotonic(), self._sending.seconds(), self._receiving.seconds()
         with self._ready:
             if not self._ready.wait_for(
@@ -296,11 +283,7 @@ class StageLinks:
         self.waited = Waited(self.waited.sending_s + sent, self.waited.receiving_s + received)
 
     def take(self, name: Name) -> Tensors:
-        """Wait for a message, and return it once.
-
-        Raises:
-            ExchangeError: as :meth:`wait`.
-        """
+        """Wait for a message, and return it once; raises as :meth:`wait`."""
         self.wait(name)
         with self._ready:
             return self._arrived.pop(name)

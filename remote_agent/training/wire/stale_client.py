@@ -73,7 +73,6 @@ class StaleClient(ShardLinks[FreshWeights]):
 
         Args:
             number: the slice's number, from 1; unique in the run.
-            samples: number of samples in the slice.
             gradient: the SUM of their gradients: float32, shape ``(layout.numel,)``; do not change it before ``finish``
                 has returned.
             out: gets the new weights: another buffer of the same shape and device, which is not read meanwhile.

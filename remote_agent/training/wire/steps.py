@@ -48,7 +48,6 @@ class Contribution:
     Args:
         header: step, slice, slices, samples and weight; copied for every chunk.
         gradient: float32, shape ``(layout.numel,)``, any device; must not change until the step is over.
-        codec: the codec of gradients.
         residual: for error feedback: like ``gradient``, changed as chunks are encoded; None: no error feedback.
 
     Attributes:
@@ -110,7 +109,6 @@ class IncomingWeights:
 
     Args:
         step: the number of the step, of the slice that they answer, or of the pull.
-        codec: the codec of weights.
         out: gets the weights: float32, shape ``(layout.numel,)``.
 
     Attributes:

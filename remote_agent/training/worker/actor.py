@@ -16,6 +16,7 @@ from typing import Any
 import ray
 import torch
 
+from remote_agent.current_call import HERE, rays_logs
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
@@ -26,7 +27,7 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat, log_file, rpc, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
 from remote_agent.training.shared.figures import Figures
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import (
     Busy,
@@ -54,7 +55,6 @@ from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.metrics import Metrics, metrics_of
 from remote_agent.training.worker.staging import BlockProfiler, cut_between
-from remote_agent.whereabouts import HERE, rays_logs
 
 LOG = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Worker(LinkEnd):
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._wanted = device
         self._engine: Engine | None = None
-        self._orphan = CoordinatorWatchdog()
+        self._watchdog = CoordinatorWatchdog()
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
         self._evaluation = ""  # the evaluation whose weights are loaded
         self._changing: set[str] = set()  # of the model's state, what the job's code changes; known once it is measured
@@ -153,9 +153,9 @@ class Worker(LinkEnd):
             measured = self._profiler.measure(sizes, seconds, self._config.batch_size)
         except TrainingError as error:
             return Failed.of(error)
-        return dataclasses.replace(measured, likeness=self.likeness())
+        return dataclasses.replace(measured, fingerprint=self.fingerprint())
 
-    def likeness(self) -> Likeness:
+    def fingerprint(self) -> JobFingerprint:
         """What this worker makes of the first samples; call it before the first slice."""
         split = spec_of(self._config.strategy).split  # then the model is on the CPU, and may fill its memory
         computer = self._compute_slice.on(torch.device("cpu")) if split else self._compute_slice
@@ -165,7 +165,7 @@ class Worker(LinkEnd):
 
     def ping(self) -> Pulse:
         """Answer a ping with this worker's progress."""
-        self._orphan.heard()
+        self._watchdog.heard()
         engine = self._engine
         if engine is None:
             return Pulse(busy=_busy(), quiet_s=HERE.quiet_s())
@@ -227,7 +227,7 @@ class Worker(LinkEnd):
 
     def account(self, coordinator: str) -> WorkerStatus | None:
         """Accept tasks only from this coordinator from now on; see :meth:`Engine.account`."""
-        self._orphan.heard()
+        self._watchdog.heard()
         return self._engine.account(coordinator) if self._engine is not None else None
 
     def engine(self, method: str, *arguments: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from remote_agent.current_call import HERE
 from remote_agent.training import job
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, TrainingError
@@ -19,7 +20,6 @@ from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.untouched import untouched
 from remote_agent.training.worker.metrics import Metrics
-from remote_agent.whereabouts import HERE
 
 METRICS = "metrics"
 """The user's function, in errors."""
@@ -53,7 +53,6 @@ class BatchMeter:
         """The metrics of ``batches``, by their numbers.
 
         Args:
-            data: the validation data.
             batches: numbers and indices.
             checked: the first batch is evaluated again, after a part of it, and has to give the same.
 

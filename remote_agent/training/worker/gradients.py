@@ -93,11 +93,7 @@ class Gradients:
         self._passed = [0] * len(self._names)
 
     def check(self) -> None:
-        """After backward, check that the same parameters have a gradient as in the measurement.
-
-        Raises:
-            UsageChanged: they do not, and the buffer would be wrong.
-        """
+        """Raise UsageChanged unless the same parameters have a gradient as in the measurement."""
         for name, written in zip(self._names, self._written, strict=True):
             if not written:
                 cause = f"the parameter {name} got no gradient, unlike in the measurement"

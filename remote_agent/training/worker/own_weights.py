@@ -36,11 +36,7 @@ def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[s
 def optimizer_over(
     own: Iterable[nn.Parameter], factory: Any, model: nn.Module, config: TrainingConfig
 ) -> torch.optim.Optimizer:
-    """The job's optimizer, limited to these of the model's parameters; its groups keep their numbers.
-
-    Raises:
-        JobError: the job can't make it.
-    """
+    """The job's optimizer over these parameters; its groups keep their numbers. Raises JobError."""
     optimizer, kept = job.create_optimizer(factory, model, config), {id(parameter) for parameter in own}
     for group in optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) in kept]

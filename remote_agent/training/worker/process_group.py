@@ -14,7 +14,7 @@ gloo itself. An operation runs on gloo's own threads, and a waiting thread wakes
 given up, whichever is first (:meth:`ProcessGroup.give_up`, from any thread). The tensors of an operation that was given
 up must not be used again: gloo may still write into them.
 
-Members meet at the coordinator's store (:mod:`remote_agent.training.worker.meeting_place`), which knows a secret.
+Members meet at the coordinator's store (:mod:`remote_agent.training.worker.rendezvous`), which knows a secret.
 Gloo's own connections know none, and who connects first takes a member's place. So each two members prove to each other
 that they know the secret before anything else goes over their connection: a stranger in a member's place breaks the
 group as it forms, and gets no data. What is sent later is neither encrypted nor signed: torch's gloo is built without
@@ -40,7 +40,7 @@ from remote_agent.errors import first_line
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire.errors import ExchangeError
-from remote_agent.training.worker.meeting_place import Member
+from remote_agent.training.worker.rendezvous import Member
 
 PIECE = 1 << 20
 """Elements that are summed at a time; two pieces are under way at once, so that the wire never rests."""

@@ -85,11 +85,9 @@ class Reduction:
 
     Args:
         parts: the worker's; the model is in training mode.
-        optimizer: the job's, over the model.
         schedule: the optimizer's options by step; None: they are constant.
         first: the buffers that training changes, before the first step.
         done: number of steps that an earlier part of this run made.
-        address: this node's address.
         average: the average of the weights.
 
     Attributes:
@@ -114,7 +112,7 @@ class Reduction:
         self._parameters = [parameter for members in parts.weights.parameters for parameter in members]
         self._buffers = flat.buffers(parts.model, parts.buffers)
         self._trained = TrainedParameters(parts.model)
-        self._bystanders: flat.Bystanders | None = flat.Bystanders(parts.model, parts.buffers)
+        self._bystanders: flat.LocalState | None = flat.LocalState(parts.model, parts.buffers)
         self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
         _unpack(self._kept, first)
         self.contributed = self._committed = done

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from remote_agent.current_call import HERE
 from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part
 from remote_agent.models.seams import has_gradients
@@ -36,7 +37,7 @@ from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError, LossNotFinite
 from remote_agent.training.shared.average import WeightAverage
-from remote_agent.training.shared.flat import Anchored
+from remote_agent.training.shared.flat import BoundBuffers
 from remote_agent.training.shared.messages import Stamps
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, micro_batch
@@ -49,7 +50,6 @@ from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.still import Still
 from remote_agent.training.worker.own_weights import owned
-from remote_agent.whereabouts import HERE
 
 _OPTIMIZER = (1 << 31) - 1  # replaces a micro-batch's number, for the randomness of an optimizer's step
 _PAST_THE_CUT = "; or for these samples the model uses weights or values of an earlier stage past its blocks"
@@ -91,7 +91,6 @@ class Stage:
         part: the part of the model on the device, with its weights.
         shared: parameters that several stages use, with the numbers of these stages.
         links: open connections to the other stages.
-        compute: has the job's data and loss.
         optimizer: the job's optimizer over the stage's own weights.
         schedule: the optimizer's options by step; None: they are constant.
         average: the average of the weights.
@@ -127,7 +126,7 @@ class Stage:
             (number, name, trained[name], here[name]) for number, name in enumerate(sorted(shared)) if name in here
         ]
         self._evaluated = 0
-        self._anchored, self._still = Anchored(part.model), Still(part.model, ())
+        self._anchored, self._still = BoundBuffers(part.model), Still(part.model, ())
         self._at_rest = self._still.look()
 
     # --- A step ------------------------------------------------------------------------------------------------------
@@ -177,11 +176,7 @@ class Stage:
         )
 
     def _refuse_changes(self, whose: str) -> None:
-        """Refuse a change of what is not trained: other stages and checkpoints would not have it.
-
-        Raises:
-            StateChanged: there is one.
-        """
+        """Raise StateChanged if what is not trained changed: other stages and checkpoints would not have it."""
         self._anchored.settle()
         self._still.check(self._at_rest, whose)
 

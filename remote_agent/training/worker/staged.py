@@ -97,10 +97,8 @@ class StageEngine(WaitingEngine):
         """Hold a stage's weights alone, and connect to the other stages.
 
         Args:
-            role: the stage's.
             weights: the run's, where they are other ones than ``create_model`` gave here.
             done: steps that were made before.
-            state: what the optimizer remembers of these.
         """
         assert self._links is not None, "it listens"
         assert self._blocks.parts is not None, "it was measured"

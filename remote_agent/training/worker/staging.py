@@ -113,7 +113,6 @@ class BlockProfiler:
         Args:
             sizes: not used: a micro-batch is what travels.
             seconds: not used: each kind of block is timed twice.
-            batch: the run's.
 
         Raises:
             JobError: the job's loss, model or data raised.
@@ -125,7 +124,7 @@ class BlockProfiler:
         on_cpu = self._compute.on(torch.device("cpu"))
         indices = np.resize(self._samples, 2)
         few = on_cpu.fetched(indices, 0)
-        untrained = flat.Bystanders(self._model, ())
+        untrained = flat.LocalState(self._model, ())
         bare = keeping(job.loss_function(self._factory))  # not what is trained is looked at: in a trace all weights are
         seams = _of_users(trace, self._model, blocks, lambda: bare(self._model, few))
         if changed := untrained.changed():
@@ -341,10 +340,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
 
     Args:
         parts: of the worker; the model is a stage's afterwards.
-        role: which stage.
-        links: listen already.
         done: steps that were made before.
-        state: what the optimizer remembers of these.
 
     Raises:
         JobError: the job's optimizer or scheduler failed.

@@ -56,9 +56,7 @@ class StaleSteps:
 
     Args:
         model: the model; its parameters become views of this worker's weights.
-        plan: the streamed parameters.
         client: the connections to the shards; started here.
-        compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
         done: whole steps that were made before.
 
@@ -210,11 +208,7 @@ class StaleSteps:
         self._gradients.again()
 
     def weights(self) -> Payload:
-        """The trained parameters as the shards have them, in fp32, by dtype; while no slice is under way.
-
-        Raises:
-            ExchangeError: a shard can't be reached.
-        """
+        """The trained parameters of the shards, fp32, by dtype, while no slice is under way; raises ExchangeError."""
         side = self._done % 2
         self._client.pull(self._weights[side], TRANSFER_S)
         self._watermarks[side] = max(self._watermarks[side], self._client.watermark)

@@ -39,9 +39,7 @@ class Streaming:
 
     Args:
         model: the model; its parameters become views of the channel's weights, where these are on its device.
-        plan: the streamed parameters.
         channel: the connection to the shards.
-        compute: computes one slice.
 
     Attributes:
         contributed: the last step whose slice (if it had one) this worker has contributed.

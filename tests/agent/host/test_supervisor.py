@@ -138,7 +138,7 @@ def test_a_heads_ray_is_not_started_again_and_the_status_says_so(joined, folder,
     assert node.ray_state(folder) == "stopped"
 
 
-class Clock(supervisor.Doorbell):
+class Clock(supervisor.StopSignals):
     """A clock that a wait moves on; the third wait ends the process."""
 
     def __init__(self) -> None:
@@ -306,7 +306,7 @@ def test_a_machine_whose_cluster_has_been_gone_for_an_hour_cleans_up_by_itself(j
     spec, _ = joined("worker")
     now = [0.0]
 
-    class Hours(supervisor.Doorbell):
+    class Hours(supervisor.StopSignals):
         def __init__(self) -> None:
             pass
 

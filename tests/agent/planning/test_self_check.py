@@ -19,7 +19,7 @@ WAY = Way(strategy="sync", hosts=("a", "b", "c"))
 
 
 def after(fleet: Survey, compute: float, rest: float, steps: int) -> SelfCheck:
-    """The check after so many steps whose terms are so many times as long as foreseen."""
+    """The check after so many steps whose terms are so many times as long as predicted."""
     check = SelfCheck(predicted=predict(fleet, WAY))
     compute_s, rest_s = self_check.apart(check.predicted)
     step = Seen(seconds=compute * compute_s + rest * rest_s, compute_s=compute * compute_s)

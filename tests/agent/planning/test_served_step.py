@@ -93,7 +93,7 @@ def test_the_workers_of_a_host_are_one_sender_where_several_shards_are_on_a_netw
 
 def test_a_step_takes_as_long_as_the_mean_of_many_of_which_those_after_a_copy_begin_at_once() -> None:
     """Of three steps the planner tells what a run of sixty takes, on most fleets to a hundredth."""
-    off = sorted(abs(foreseen / mean - 1) for foreseen, mean in map(of_many_steps, range(20)))
+    off = sorted(abs(predicted / mean - 1) for predicted, mean in map(of_many_steps, range(20)))
     assert off[len(off) // 2] < 0.01
     assert off[-1] < 0.15
 
@@ -105,13 +105,13 @@ def of_many_steps(seed: int) -> tuple[float, float]:
     of = survey([host(name, 40, rate) for name, rate in zip("abc", rates, strict=True)], draw.randrange(10**5, MILLION))
     parts = draw.choice(({"a": 1.0}, {"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}))
     senders = [Sender(host=name, done=draw.uniform(0.05, 0.4), streams=False) for name in "abc"]
-    foreseen = served_step(of, Way(strategy="sync", hosts=of.names), parts, senders)[0]
+    predicted = served_step(of, Way(strategy="sync", hosts=of.names), parts, senders)[0]
     exchange, begins, made = Exchange(of, parts, "fp32"), (0.0,) * 3, 0
     while made < 60:
-        for _ in range(copied_every(foreseen)):
+        for _ in range(copied_every(predicted)):
             begins, made = exchange.step(senders, begins).ends, made + 1
         begins = (max(begins),) * 3
-    return foreseen, begins[0] / made
+    return predicted, begins[0] / made
 
 
 def test_on_one_computer_nothing_passes_a_link() -> None:

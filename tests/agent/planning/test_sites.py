@@ -13,7 +13,7 @@ from remote_agent.planning.sites import MAX_SITES, NoRoom, sited
 from remote_agent.planning.survey import Host
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import siting
-from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.wire.agreement import EXACT
@@ -45,7 +45,7 @@ def by_the_product(hosts: Sequence[Host], parameters: int, shards: int) -> dict[
         )
         for together in places.values()
     )
-    there = Surroundings(first=hosts[0].name, together=len(places) == 1, computers=computers)
+    there = ShardHosts(first=hosts[0].name, together=len(places) == 1, computers=computers)
     try:
         found = siting.site(TrainingConfig(shards=shards), parameters, EXACT, there)
     except PlacementError:

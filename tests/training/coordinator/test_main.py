@@ -24,7 +24,7 @@ from remote_agent.protocol import (
 from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator import cluster, engine
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress, _tell_lost, attempt
+from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress, _report_lost, attempt
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import record
@@ -47,14 +47,14 @@ def test_none_follows_where_nothing_can_be_taken_over(tmp_path: Path) -> None:
 
 
 def test_that_the_coordinator_was_lost_is_an_event_before_the_next_one_begins(tmp_path: Path) -> None:
-    _tell_lost(tmp_path)  # what can't be written keeps no other one from following
+    _report_lost(tmp_path)  # what can't be written keeps no other one from following
     spec = RunSpec(
         run="r", job="j", cluster="c", host="mercer", ray_address="", node_address="", devices=(), server_host="mercer"
     )
     (tmp_path / "run.json").write_text(encode(spec))
     step = Step(seq=1, time=1.0, step=7, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
     (tmp_path / "events.jsonl").write_text(encode(step) + '\n{"seq":2,"ti')
-    _tell_lost(tmp_path)
+    _report_lost(tmp_path)
     lost = decode_event((tmp_path / "events.jsonl").read_text().splitlines()[-1])
     assert isinstance(lost, CoordinatorLost)
     assert (lost.seq, lost.host, lost.step) == (2, "mercer", 7)

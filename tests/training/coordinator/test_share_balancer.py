@@ -16,8 +16,8 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.benched import MIN_REST_S, TRIAL_COST
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.shared.messages import Reduced, Stamps

@@ -12,7 +12,7 @@ JOB = """
     import threading, time
     import torch
     from torch import nn
-    from remote_agent.training.coordinator.plan import measure
+    from remote_agent.training.coordinator.processes import measure
     from remote_agent.training.coordinator.processes import actors
 
     measure.MEASURE_S = 1.0

@@ -29,7 +29,7 @@ def test_a_plan_stays_where_the_optimizer_would_start_afresh(
     monkeypatch.setattr(PlanCheck, "_gone", lambda *_: frozenset())
     session: Any = SimpleNamespace(
         config=TrainingConfig(strategy="allreduce"),
-        foreseen=SimpleNamespace(survey=survey, replanned=0, pause_s=1.0, limits=None),
+        plan_basis=SimpleNamespace(survey=survey, replanned=0, pause_s=1.0, limits=None),
         membership=SimpleNamespace(draining=frozenset()),
         source=SimpleNamespace(size=10),
     )

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from remote_agent.training.data import datasets
 from remote_agent.training.data.named_files import named_by
-from remote_agent.training.shared.likeness import Likeness, other_files
+from remote_agent.training.shared.job_fingerprint import JobFingerprint, other_files
 
 
 class Images(Dataset[Any]):
@@ -49,7 +49,7 @@ def made(folder: Path, change: int | None, content: bytes) -> Path:
 
 
 def told(one: Any, other: Any) -> str:
-    found = [Likeness(files=named_by(datasets.as_dataset(each))) for each in (one, other)]
+    found = [JobFingerprint(files=named_by(datasets.as_dataset(each))) for each in (one, other)]
     assert found[0].files
     return other_files([("mercer/cpu", found[0]), ("nas/cpu", found[1])])
 

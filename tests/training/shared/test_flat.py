@@ -35,17 +35,17 @@ def make_anew(model: Model) -> None:
 @pytest.mark.parametrize(("change", "name"), [(assign, "mean"), (in_place, "mean"), (make_anew, "")])
 def test_a_buffer_that_is_changed_is_named_however_that_is_done(change: Callable[[Model], None], name: str) -> None:
     model = Model()
-    bystanders = flat.Bystanders(model, ())
+    bystanders = flat.LocalState(model, ())
     assert bystanders.changed() == ""
     change(model)
     assert bystanders.changed() == name
-    assert flat.Bystanders(model, ("mean",)).changed() == ""
+    assert flat.LocalState(model, ("mean",)).changed() == ""
 
 
 def test_numbers_that_are_none_are_not_taken_for_changed() -> None:
     model = Model()
     model.register_buffer("odd", torch.tensor([float("nan"), float("inf"), -float("inf")]))
-    assert flat.Bystanders(model, ()).changed() == ""
+    assert flat.LocalState(model, ()).changed() == ""
 
 
 @pytest.mark.parametrize(("change", "stays"), [(assign, True), (in_place, True), (make_anew, False)])
@@ -53,7 +53,7 @@ def test_a_buffer_stays_the_tensor_that_it_is_unless_it_gets_another_shape(
     change: Callable[[Model], None], stays: bool
 ) -> None:
     model = Model()
-    anchored, mean, mask = flat.Anchored(model), model.mean, model.mask
+    anchored, mean, mask = flat.BoundBuffers(model), model.mean, model.mask
     change(model)
     anchored.settle()
     assert model.mean is mean

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from remote_agent.whereabouts import last_words
+from remote_agent.current_call import last_call
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from remote_agent.training.user_code.user_errors import as_job_error
-from remote_agent.whereabouts import HERE
+from remote_agent.current_call import HERE
 
 def loss():
     raise RuntimeError("CUDA error: unspecified launch failure\\nCUDA kernel errors might be reported later.")
@@ -36,7 +36,7 @@ def test_a_worker_whose_device_failed_ends_and_says_why(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (1, "")
-    words = last_words(tmp_path, "key")
+    words = last_call(tmp_path, "key")
     assert words is not None
     assert words.place is not None
     assert (words.place.step, words.place.function, words.place.sample) == (12, "loss", 417)

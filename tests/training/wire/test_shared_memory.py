@@ -61,8 +61,8 @@ def weights() -> Tensor:
 @pytest.fixture
 def server(weights: Tensor) -> Iterator[SharedMemoryServer]:
     update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, optimizer(weights)))
-    board = SharedWeights(LAYOUT, weights)
-    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, keep=board.keep), board)
+    shared = SharedWeights(LAYOUT, weights)
+    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, keep=shared.keep), shared)
     served.start()
     yield served
     served.close()
@@ -126,8 +126,8 @@ def test_clipping_and_a_schedule_are_those_of_a_plain_loop(weights: Tensor) -> N
 
     job = optimizer(weights)
     update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, job), Schedule(job, cycle).options)
-    board = SharedWeights(LAYOUT, weights)
-    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, most_norm=most_norm, keep=board.keep), board)
+    shared = SharedWeights(LAYOUT, weights)
+    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, most_norm=most_norm, keep=shared.keep), shared)
     served.start()
     workers = [join(served) for _ in range(2)]
     for step in range(1, steps + 1):
@@ -248,14 +248,14 @@ def test_nothing_is_left_of_the_memory_when_both_ends_are_gone(weights: Tensor) 
 
     before = held()
     update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, optimizer(weights)))
-    board = SharedWeights(LAYOUT, weights)
-    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, keep=board.keep), board)
+    shared = SharedWeights(LAYOUT, weights)
+    served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, keep=shared.keep), shared)
     served.start()
     worker = join(served)
     assert any("memfd:hetero-tui" in each for each in held() - before)
     worker.close()
     served.close()
-    del worker, served, board, update
+    del worker, served, shared, update
     end = time.monotonic() + PATIENCE_S
     while left := held() - before:
         assert time.monotonic() < end, left

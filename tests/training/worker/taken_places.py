@@ -17,8 +17,8 @@ import torch
 
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.worker import process_group
-from remote_agent.training.worker.meeting_place import MeetingPlace, Member
 from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
+from remote_agent.training.worker.rendezvous import Member, Rendezvous
 
 ADDRESS = "127.0.0.1"
 
@@ -30,7 +30,7 @@ def listening() -> set[int]:
 
 
 def main() -> None:
-    meeting, strangers = MeetingPlace(ADDRESS), list[socket.socket]()
+    meeting, strangers = Rendezvous(ADDRESS), list[socket.socket]()
     before, right = listening(), Member.swap
 
     def swap(member: Member, own: bytes, ranks: tuple[int, ...]) -> list[bytes]:

@@ -41,9 +41,9 @@ def channels(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]
     """One worker's way through memory and another's over the network, to one shard."""
     codec = codecs.create(request.param, topk_fraction=0.1)
     agreed = Codecs(codec, codec)
-    board = SharedWeights(LAYOUT, numbers(0))
-    shard = Shard(LAYOUT, 0, numbers(0), OptimizerUpdate(LAYOUT, sgd), agreed, keep=board.keep)
-    servers = (ShardServer(shard, SECRET, "127.0.0.1"), SharedMemoryServer(shard, board))
+    shared = SharedWeights(LAYOUT, numbers(0))
+    shard = Shard(LAYOUT, 0, numbers(0), OptimizerUpdate(LAYOUT, sgd), agreed, keep=shared.keep)
+    servers = (ShardServer(shard, SECRET, "127.0.0.1"), SharedMemoryServer(shard, shared))
     for server in servers:
         server.start()
     here = ShardEndpoint(address=servers[0].address, place=place(), memory=servers[1].address)

@@ -82,13 +82,13 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Open]:
     with ExitStack() as stack:
         first = flat(model())
         layout = plan_layout([len(first)], [1.0], 40)
-        board = SharedWeights(layout, first) if request.param == "memory" else None
-        keep = board.keep if board is not None else None
+        shared = SharedWeights(layout, first) if request.param == "memory" else None
+        keep = shared.keep if shared is not None else None
         shard = Shard(layout, 0, first, OptimizerUpdate(layout, sgd), EXACT, keep=keep)
         server = stack.enter_context(ShardServer(shard, SECRET, "127.0.0.1"))
         address = ""
-        if board is not None:
-            memory = SharedMemoryServer(shard, board)
+        if shared is not None:
+            memory = SharedMemoryServer(shard, shared)
             memory.start()
             stack.callback(memory.close)
             address = memory.address

@@ -87,10 +87,10 @@ def task(step: int, index: int, *, delayed: bool) -> StreamedTask:
 @pytest.fixture(params=["memory", "network"])
 def replicas(request: pytest.FixtureRequest) -> Iterator[tuple[Replica, Replica]]:
     """Two workers of one shard that takes the mean; the first one through memory, or both over the network."""
-    board = SharedWeights(LAYOUT, FIRST.clone())
+    shared = SharedWeights(LAYOUT, FIRST.clone())
     update = OptimizerUpdate(LAYOUT, lambda _, part: torch.optim.SGD([part], lr=1.0))
-    shard = Shard(LAYOUT, 0, FIRST.clone(), update, EXACT, keep=board.keep)
-    servers = (ShardServer(shard, SECRET, "127.0.0.1"), SharedMemoryServer(shard, board))
+    shard = Shard(LAYOUT, 0, FIRST.clone(), update, EXACT, keep=shared.keep)
+    servers = (ShardServer(shard, SECRET, "127.0.0.1"), SharedMemoryServer(shard, shared))
     for server in servers:
         server.start()
     here, away = (

@@ -25,16 +25,16 @@ from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire import handshake
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.worker import process_group
-from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.process_group import PIECE, GroupBroken, ProcessGroup
+from remote_agent.training.worker.rendezvous import Rendezvous
 
 ADDRESS, WAIT_S, SOON_S = "127.0.0.1", 60.0, 10.0
 """Who is not freed waits for :data:`GROUP_S` or :data:`REDUCE_S`, which are far longer than ``SOON_S``."""
 
 
 @pytest.fixture
-def meeting() -> MeetingPlace:
-    return MeetingPlace(ADDRESS)
+def meeting() -> Rendezvous:
+    return Rendezvous(ADDRESS)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def summed(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_one_member_of_each_host_sums_with_the_others(hosts: str, here: list[list[int]], leaders: list[int]) -> None:
-    found = [process_group.levels(membership) for membership in MeetingPlace(ADDRESS).invite(hosts)]
+    found = [process_group.levels(membership) for membership in Rendezvous(ADDRESS).invite(hosts)]
     assert found == [(tuple(ranks), tuple(leaders)) for ranks in here]
 
 
@@ -76,7 +76,7 @@ def test_one_member_of_each_host_sums_with_the_others(hosts: str, here: list[lis
     [("ab", 5 * PIECE + 17), ("abc", 1), ("abcde", 1000), ("aaa", 1000), ("aab", 1), ("abcbba", 5 * PIECE + 17)],
 )
 def test_every_member_gets_the_same_bits_of_the_sum(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, hosts: str, numel: int
+    meeting: Rendezvous, pool: ThreadPoolExecutor, hosts: str, numel: int
 ) -> None:
     groups = formed(pool, meeting.invite(hosts))
     tensors = [torch.randn(numel, generator=torch.Generator().manual_seed(each)) for each in range(len(hosts))]
@@ -91,7 +91,7 @@ def test_every_member_gets_the_same_bits_of_the_sum(
 
 @pytest.mark.parametrize(("hosts", "told"), [("ab", [True] * 2), ("abc", [True] * 3), ("aab", [True, False, True])])
 def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, hosts: str, told: list[bool]
+    meeting: Rendezvous, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, hosts: str, told: list[bool]
 ) -> None:
     """Gloo's own connections are made, as by one who guessed; then one turns out not to know the secret.
 
@@ -126,7 +126,7 @@ def test_a_stranger_that_connects_in_a_members_place_is_named_and_the_next_group
 
 @pytest.mark.parametrize("hosts", ["abc", "aaa", "abb"])
 def test_the_first_members_numbers_and_the_largest_ones_reach_all(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, hosts: str
+    meeting: Rendezvous, pool: ThreadPoolExecutor, hosts: str
 ) -> None:
     groups = formed(pool, meeting.invite(hosts))
     tensors = [torch.arange(4) * (each - 1) for each in range(3)]
@@ -138,12 +138,12 @@ def test_the_first_members_numbers_and_the_largest_ones_reach_all(
 
 
 def test_the_store_listens_on_the_nodes_own_address_only() -> None:
-    (place,) = MeetingPlace("127.0.0.1").invite("a")
+    (place,) = Rendezvous("127.0.0.1").invite("a")
     with pytest.raises(OSError), socket.create_connection((_outside(), place.port), timeout=2):  # noqa: PT011
         pass
 
 
-def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: Rendezvous, pool: ThreadPoolExecutor) -> None:
     invited = meeting.invite("ab")
     where = (invited[0].address, invited[0].port)
     silent = [socket.create_connection(where) for _ in range(300)]
@@ -152,7 +152,7 @@ def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPl
         for group in formed(pool, invited):
             group.close()
         assert time.monotonic() - began < SOON_S
-        assert sum(thread.name == "meeting-place" for thread in threading.enumerate()) < 100
+        assert sum(thread.name == "rendezvous" for thread in threading.enumerate()) < 100
         with pytest.raises(ExchangeError):
             handshake.connect(where, b"another secret")
         with socket.create_connection(where) as stranger:
@@ -165,7 +165,7 @@ def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPl
 
 
 def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor
+    meeting: Rendezvous, pool: ThreadPoolExecutor
 ) -> None:
     first, second, _ = meeting.invite("abc")
     waiting = [pool.submit(ProcessGroup, each, ADDRESS) for each in (first, second)]
@@ -191,7 +191,7 @@ def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
     ],
 )
 def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_with_the_others(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, fault: signal.Signals, hosts: str
+    meeting: Rendezvous, pool: ThreadPoolExecutor, fault: signal.Signals, hosts: str
 ) -> None:
     """The last of them: one among equals, one that is not its host's first, one that speaks for its host."""
     invited = meeting.invite(hosts)
@@ -217,7 +217,7 @@ def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_wi
         assert all(torch.equal(result, torch.full((10,), 3.0)) for result in results)
 
 
-def test_a_group_that_was_given_up_starts_nothing_more(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+def test_a_group_that_was_given_up_starts_nothing_more(meeting: Rendezvous, pool: ThreadPoolExecutor) -> None:
     first, _ = formed(pool, meeting.invite("ab"))
     first.give_up()
     with pytest.raises(GroupBroken, match="given up"):
@@ -257,7 +257,7 @@ def _outside() -> str:
     return "127.0.0.9" if sys.platform == "linux" else socket.gethostbyname(socket.gethostname())
 
 
-def test_threads_that_leave_a_group_do_not_outlive_it_by_long(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+def test_threads_that_leave_a_group_do_not_outlive_it_by_long(meeting: Rendezvous, pool: ThreadPoolExecutor) -> None:
     groups = formed(pool, meeting.invite("ab"))
     others = set(threading.enumerate())  # a group that was given up in another test leaves when gloo lets it
     for group in groups:

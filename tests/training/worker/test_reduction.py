@@ -23,8 +23,8 @@ from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.messages import Broken, Failed, GroupMembership, Reduced, ReductionTask, Slice
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Parts
-from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.reduction import ALIGN_EVERY, Reduction
+from remote_agent.training.worker.rendezvous import Rendezvous
 
 ADDRESS, WAIT_S, WORKERS = "127.0.0.1", 30.0, 3
 
@@ -139,7 +139,7 @@ def test_every_slice_counts_once_whoever_is_lost_before_or_after_a_reduction(
     sizes: list[list[int]], loss: tuple[int, int, bool] | None, hosts: str
 ) -> None:
     """`loss` is the step, who is lost in it, and whether the reduction was whole for those who live."""
-    model, meeting = Model(), MeetingPlace(ADDRESS)
+    model, meeting = Model(), Rendezvous(ADDRESS)
     workers = dict(enumerate(Worker(model) for _ in range(WORKERS)))
     places: dict[int, GroupMembership] = dict(zip(workers, meeting.invite(hosts), strict=True))
     cuts: list[list[np.ndarray]] = []
@@ -190,7 +190,7 @@ def test_slices_that_are_added_in_their_order_give_the_same_bits_whoever_compute
     parts = [Slice(index=n, indices=np.arange(7) + 9 * n, total=42) for n in range(6)]
 
     def trained(owners: str, ordered: int, hosts: str = "abc") -> dict[str, torch.Tensor]:
-        names, meeting = sorted(set(owners)), MeetingPlace(ADDRESS)
+        names, meeting = sorted(set(owners)), Rendezvous(ADDRESS)
         workers = {number: Worker(model) for number in range(len(names))}
         places = meeting.invite(hosts[: len(names)]) if len(names) > 1 else (None,)
         for step in (1, 2):
@@ -214,7 +214,7 @@ def test_slices_that_are_added_in_their_order_give_the_same_bits_whoever_compute
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_parameters_of_other_dtypes_are_reduced_as_exactly_as_they_can_be(dtype: torch.dtype) -> None:
-    model, meeting = Model(dtype), MeetingPlace(ADDRESS)
+    model, meeting = Model(dtype), Rendezvous(ADDRESS)
     workers, places = [Worker(model), Worker(model)], meeting.invite("ab")
     rows = [np.arange(4), np.arange(10, 16)]
     owned = [(Slice(index=n, indices=rows[n], total=10),) for n in range(2)]
@@ -231,7 +231,7 @@ def test_parameters_of_other_dtypes_are_reduced_as_exactly_as_they_can_be(dtype:
 
 @pytest.mark.parametrize("hosts", ["abc", "abb"])
 def test_copies_that_drifted_apart_by_rounding_are_brought_together_again(hosts: str) -> None:
-    model, meeting = Model(), MeetingPlace(ADDRESS)
+    model, meeting = Model(), Rendezvous(ADDRESS)
     workers = [Worker(model, done=ALIGN_EVERY - 2) for _ in hosts]
     places = meeting.invite(hosts)
     with torch.no_grad():
@@ -249,7 +249,7 @@ def test_a_loss_that_is_not_finite_is_told_before_anything_is_reduced() -> None:
     worker = Worker(Model())
     with torch.no_grad():
         worker.model.first.bias.fill_(float("nan"))
-    (place, _) = MeetingPlace(ADDRESS).invite("ab")
+    (place, _) = Rendezvous(ADDRESS).invite("ab")
     task = ReductionTask(step=1, committed=0, slices=(Slice.whole(np.arange(4)),), group=place)
     answer = worker.reduction.step(task)
     assert isinstance(answer, Failed)

@@ -88,7 +88,6 @@ class Evaluator:
         """Evaluate the weights after the last step.
 
         Args:
-            session: the run's current session.
             numbers: numbers of the batches; default: all.
             checked: refuse metrics that keep what they saw; it takes more than twice as long.
 

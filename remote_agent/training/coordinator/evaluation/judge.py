@@ -50,14 +50,12 @@ class Judge:
         self.reason = ""
         if self._evaluator is not None and session.takeover is None:
             self._check(session, self._evaluator)
-        self.tell_servers(session)
+        self.send_watched(session)
 
     def after(self, session: Session, step: int, begin: int, end: int) -> Verdict:
         """After a step, evaluate it if it is due.
 
         Args:
-            session: the run's.
-            step: the step.
             begin: the position of its first sample.
             end: the position after its last one.
 
@@ -72,7 +70,6 @@ class Judge:
         """Evaluate the last step of a killed coordinator, if that was due and is missing.
 
         Args:
-            session: the session that was taken over.
             folder: the run's, with the record of its slices.
         """
         step = session.order.done
@@ -95,15 +92,11 @@ class Judge:
         return verdict
 
     def go_back(self, session: Session, step: int) -> None:
-        """Forget the evaluations after ``step``, since the run returns to it.
-
-        Raises:
-            ServerGone: as :meth:`tell_servers`.
-        """
+        """Forget the evaluations after ``step``, to which the run returns; raises as :meth:`send_watched`."""
         session.evaluations.watched = up_to(session.watched, step)
-        self.tell_servers(session)
+        self.send_watched(session)
 
-    def tell_servers(self, session: Session) -> None:
+    def send_watched(self, session: Session) -> None:
         """Send the watched metric so far to the servers' scheduler, before the next step.
 
         If the workers have the optimizer, they get it with their tasks.
@@ -154,9 +147,9 @@ class Judge:
         best = self._goal.best(session.watched)
         is_best = best is not None and best[0] == step
         self._tell(session, step, end, evaluation, is_best)
-        self.tell_servers(session)
+        self.send_watched(session)
         patience = session.config.early_stopping
-        if patience and self._goal.failed_attempts(session.watched) >= patience:
+        if patience and self._goal.without_gain(session.watched) >= patience:
             self.reason = self._why(patience, best)
         return Verdict(evaluated=True, best=is_best and bool(session.config.keep_best))
 

@@ -90,7 +90,6 @@ class SpeedTrack:
         noise: logarithms of those ratios over the factor before each; longer, since a change does not end it.
         seconds: what its last slice took.
         jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
-        steps: how many were observed.
         usual: the factor that it settled at; None in the first steps.
         slow: its speed fell well below the usual one, and was not back since.
     """
@@ -172,13 +171,7 @@ class SpeedTrack:
 
 
 def _changed(ratios: Sequence[float], noise: Sequence[float], least: int) -> int:
-    """How many of the last steps are of another level than those before; 0: none.
-
-    Args:
-        ratios: see :class:`SpeedTrack`.
-        noise: see :class:`SpeedTrack`, up to the same step.
-        least: steps that a change must last.
-    """
+    """How many of the last steps are of another level than those before; 0: none."""
     far, clear = -math.log(1 - LARGE_CHANGE), -math.log(1 - CLEAR_CHANGE)
     lasting = max(LASTING_STEPS, least)
     for steps in range(max(SOONEST_STEPS, least), min(lasting, len(ratios) - SOONEST_STEPS) + 1):
@@ -212,15 +205,7 @@ def _by_hiccups(noise: Sequence[float], run: Sequence[float]) -> float:
 def recut(
     batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps_since: int, least: int = 1
 ) -> tuple[int, ...] | None:
-    """Better shares, or None when the present ones are good enough.
-
-    Args:
-        batch: samples of one step.
-        shares: the present cut.
-        tracks: one for each share.
-        steps_since: steps since the last cut.
-        least: samples of a slice that is not empty.
-    """
+    """Better shares, or None when the present ones are good enough; ``least``: samples of a slice that is not empty."""
     if steps_since < STEPS_BETWEEN and not any(track.jumped for track in tracks):
         return None
     profiles = [track.current for track in tracks]

@@ -57,8 +57,6 @@ class Placement:
 
     Attributes:
         worker: name of the worker, ``host/device``.
-        spec: the device.
-        node: the node that it runs on.
         threads: CPU threads that torch may use there.
         gpus: GPU slots to ask Ray for: 1 on a cluster that hands out GPUs itself, 0 on ours (placed by label alone).
     """
@@ -120,11 +118,7 @@ def living_nodes() -> tuple[Node, ...]:
 
 
 def node_of(host: str, nodes: Sequence[Node]) -> Node:
-    """The node on ``host``.
-
-    Raises:
-        PlacementError: the cluster has none.
-    """
+    """The node on ``host``; raises PlacementError if the cluster has none."""
     for node in nodes:
         if node.host == host:
             return node
@@ -137,11 +131,7 @@ def node_of(host: str, nodes: Sequence[Node]) -> Node:
 
 
 def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -> tuple[Placement, ...]:
-    """One seat for each device; CPU workers of a node divide its CPU slots among themselves.
-
-    Raises:
-        PlacementError: a host has no node, or there is no device at all.
-    """
+    """One seat for each device; CPU workers of a node share its CPU slots. Raises PlacementError."""
     if not devices:
         raise PlacementError("the run has no device to train on", hint="name at least one device")
     on_cpu = Counter(spec.host for spec in devices if spec.device == "cpu")
@@ -167,7 +157,6 @@ def without_sharing(seats: Sequence[Placement], machines: Sequence[tuple[str, in
     Threads that have to wait for a core hold up all others of their group, which spin meanwhile.
 
     Args:
-        seats: of workers.
         machines: for each, which computer it is on and how many cores that has.
     """
     wanted: Counter[str] = Counter()
@@ -193,11 +182,7 @@ def names(devices: Sequence[DeviceSpec]) -> tuple[str, ...]:
 
 
 def check_shards(count: int, hosts: Sequence[str]) -> None:
-    """Raise when a run on these hosts can't have ``count`` shards, each on a host of its own.
-
-    Raises:
-        PlacementError: there are fewer hosts.
-    """
+    """Raise PlacementError if a run on these hosts can't have ``count`` shards, each on a host of its own."""
     names = list(dict.fromkeys(hosts))
     if count > len(names):
         raise PlacementError(

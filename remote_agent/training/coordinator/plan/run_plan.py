@@ -13,14 +13,14 @@ from remote_agent.planning.survey import Survey
 from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import surveying
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared import dataplane, findings, likeness
+from remote_agent.training.shared import dataplane, findings, job_fingerprint
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.likeness import Likeness
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
@@ -30,8 +30,6 @@ class Profile:
     """What is known before the first step.
 
     Attributes:
-        measured: of the devices.
-        optimizer: the job's.
         dtypes: of the trained parameters, by name.
         max_batches: the most samples that the user lets each device take at a time; None: any.
         fleet: where the devices are; None: not known, and nothing is predicted.
@@ -45,7 +43,7 @@ class Profile:
     max_batches: Sequence[int | None]
     fleet: Fleet | None = None
     before: Survey | None = None
-    head: Likeness = field(default_factory=Likeness)
+    head: JobFingerprint = field(default_factory=JobFingerprint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,6 @@ class RunPlan:
         reasons: for the user: why it is so.
         hosts: that take part; None: all.
         survey: of these hosts, for predictions; None: nothing is known.
-        whole: of all hosts.
         left_out: hosts that take no part, and why.
     """
 
@@ -90,8 +87,6 @@ class Planned(Protocol):
         """How the first step is cut. Pure.
 
         Args:
-            config: the run's.
-            profiles: of the devices.
             least: samples of a slice that is not empty.
 
         Raises:
@@ -101,11 +96,6 @@ class Planned(Protocol):
 
 def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPlan:
     """Decide.
-
-    Args:
-        config: as it was set.
-        profile: what was measured.
-        order: of the samples.
 
     Raises:
         JobError: the job can't be trained with these settings, or is not the same on all hosts.
@@ -130,7 +120,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
             assert profile.fleet is not None, "the survey is made of it"
             measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
             devices = len(measured.profiles)
-    likeness.refuse(measured.workers, profile.head)
+    job_fingerprint.refuse(measured.workers, profile.head)
     config, otherwise = _suited(config, profile)
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))
@@ -177,11 +167,7 @@ def _strategy(config: TrainingConfig) -> Planned:
 
 
 def _suited(config: TrainingConfig, profile: Profile) -> tuple[TrainingConfig, tuple[str, ...]]:
-    """The configuration with a strategy that is exact for this model, and why it is another one than was set.
-
-    Raises:
-        JobError: the strategy needs servers, and they can't hold the model.
-    """
+    """The configuration with a strategy that is exact for this model, and why it changed; raises JobError."""
     strategy, optimizer = spec_of(config.strategy), profile.optimizer
     if not strategy.servers:
         return config, ()

@@ -28,7 +28,6 @@ class Siting:
         hosts: one for each shard, in order.
         parts: of the buffer, one for each shard; they sum to 1.
         together: all workers can reach the only shard through shared memory.
-        reasons: for the plan.
     """
 
     hosts: tuple[str, ...]
@@ -66,7 +65,7 @@ class Computer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ShardHosts:
     """The hosts that may hold a shard.
 
     Attributes:
@@ -88,7 +87,7 @@ class Surroundings:
         rates = next((computer.rates for computer in self.computers if host in computer.hosts), None)
         return rates is None or rates.memory >= size
 
-    def of(self, hosts: Collection[str]) -> Surroundings:
+    def of(self, hosts: Collection[str]) -> ShardHosts:
         """With these hosts only, of which one becomes the first if that is not among them."""
         kept = []
         for computer in self.computers:
@@ -96,18 +95,12 @@ class Surroundings:
             workers = {name: count for name, count in computer.workers.items() if name in hosts}
             kept += [Computer(hosts=names, workers=workers, rates=computer.rates)] if names else []
         first = self.first if self.first in hosts else kept[0].hosts[0]
-        return Surroundings(first=first, together=len(kept) == 1, computers=tuple(kept))
+        return ShardHosts(first=first, together=len(kept) == 1, computers=tuple(kept))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """The server, or a worker.
-
-    Attributes:
-        host: that it runs on.
-        actor: its process.
-        computes: it is a worker.
-    """
+    """The server, or a worker; ``computes``: it is a worker."""
 
     host: str
     actor: Actor
@@ -124,11 +117,10 @@ class _Place:
     workers: dict[str, int] = field(default_factory=dict)
 
 
-def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], *, plans: bool = False) -> Surroundings:
+def shard_hosts(config: TrainingConfig, numel: int, actors: Sequence[Located], *, plans: bool = False) -> ShardHosts:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
-        config: the run's.
         numel: numbers in the flat buffer.
         actors: the server that is there already, and then the workers.
         plans: the links decide about more than shards.
@@ -146,16 +138,14 @@ def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], 
         Computer(hosts=tuple(dict.fromkeys((place.host, *place.workers))), workers=place.workers, rates=rate)
         for place, rate in zip(places, rates, strict=True)
     )
-    return Surroundings(first=first, together=together, computers=computers)
+    return ShardHosts(first=first, together=together, computers=computers)
 
 
-def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
+def site(config: TrainingConfig, numel: int, codecs: Codecs, there: ShardHosts) -> Siting:
     """Choose the hosts. Pure.
 
     Args:
-        config: the run's.
         numel: numbers in the flat buffer.
-        codecs: for the network.
         there: the hosts that may hold a shard.
 
     Raises:

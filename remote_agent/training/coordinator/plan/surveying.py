@@ -17,8 +17,8 @@ from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.planning.ways import Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.coordinator.plan.measurements import Measurements
+from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.errors import CUT_HINT, TooLarge, TrainingError
 
 FIT_HINT = "lower batch_size, or raise the hosts' max_batch"
@@ -29,10 +29,6 @@ class Fleet:
     """The devices that were measured, and where they are.
 
     Attributes:
-        job: the job's name.
-        names: of the workers.
-        specs: of their devices.
-        simulated: their simulated speeds.
         there: the computers, and their links.
         numel: trained numbers of the job's model.
         relative: time of the job's optimizer over AdamW's.
@@ -43,7 +39,7 @@ class Fleet:
     names: Sequence[str]
     specs: Sequence[DeviceSpec]
     simulated: Sequence[float | None]
-    there: Surroundings
+    there: ShardHosts
     numel: int
     relative: float = 1.0
     notes: tuple[str, ...] = ()
@@ -55,9 +51,6 @@ def survey_of(
     """What the planner works with.
 
     Args:
-        fleet: the devices.
-        found: what was measured of them.
-        config: the run's.
         streamable: parameter servers can hold the model.
         least: samples of a slice that is not empty.
     """
@@ -179,8 +172,6 @@ class Chosen:
 
     Attributes:
         config: the settings with a way in the place of ``auto``.
-        hosts: that take part.
-        reasons: for the user.
         left_out: the other hosts, and why.
     """
 
@@ -213,11 +204,7 @@ def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
 
 
 def refuse_too_large(config: TrainingConfig, survey: Survey) -> None:
-    """See that ``auto`` finds a way, before a plan is told.
-
-    Raises:
-        TooLarge: the model fits into no set of hosts.
-    """
+    """Raise TooLarge if ``auto`` finds no way, before a plan is told."""
     if predicted(dataclasses.replace(config, strategy="sync"), survey) is not None:
         return
     try:

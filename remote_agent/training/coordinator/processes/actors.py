@@ -17,8 +17,9 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.coordinator.members import Server
 from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.plan.measure import Candidate, pulse_of
 from remote_agent.training.coordinator.plan.placement import Node, Placement
+from remote_agent.training.coordinator.processes.heartbeat import pulse_of
+from remote_agent.training.coordinator.processes.measure import Candidate
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.deadlines import LOAD_S, OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
 from remote_agent.training.errors import DeviceUnfit, LostAtStart, PlacementError
@@ -46,7 +47,6 @@ class WorkerInit:
     """The data with which every server and worker is opened.
 
     Args:
-        trained: the job.
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         split: each worker gets only its own weights, once they are decided.
@@ -63,11 +63,7 @@ class WorkerInit:
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
-        """The dataset, stored at the first call.
-
-        Raises:
-            JobError: it can't be sent.
-        """
+        """The dataset, stored at the first call; raises JobError if it can't be sent."""
         error: Exception | None = None
         for way in (sending.OTHERS_BY_NAME, sending.BY_NAME, None):
             try:
@@ -288,7 +284,6 @@ def started(
     """Start server and workers, and open them on their hosts; they end with the block.
 
     Args:
-        request: the run.
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         options: of the job's optimizer here.

@@ -1,7 +1,7 @@
 """Finds, beside the run, the user's call that killed workers or hangs, so that the run can end for it.
 
 The slice of a dead worker is reissued at once, so a sample that kills its process would kill one worker after the
-other. A page on the host has the worker's current call (``whereabouts``); it is read after the worker has ended. A
+other. A page on the host has the worker's current call (``current_call``); it is read after the worker has ended. A
 living worker reports a long call with its answers to pings. ``culprit`` decides when the evidence is enough: the run
 then ends and names the sample, the function and the line, and keeps its last checkpoint.
 """
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from remote_agent.current_call import LastCall, last_call_here
 from remote_agent.protocol import Notice
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -21,13 +22,12 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.culprit import Crash, culprit, one_sample
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
-from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, given_up_after
+from remote_agent.training.deadlines import CLOSE_S, LAST_CALL_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import Busy, Pulse
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, Frame, clean, is_users_own, lines_of
-from remote_agent.whereabouts import LastWords, last_words_here
 
 _IF_FULL = "if the host's memory was full, lower batch_size, or set max_batch for the host"
 
@@ -60,7 +60,7 @@ class Crashes:
 
         def read() -> None:
             away = cause == rpc.HOST_AWAY
-            words = last_words_here(actor.key)
+            words = last_call_here(actor.key)
             if words is None or (not words.how and not away):
                 words = self._words_there(seat.spec.host, actor.key)  # which shows that the host lives
             if words is not None and words.place is not None and (words.how or not away):
@@ -80,8 +80,6 @@ class Crashes:
         """Check with the heartbeat whether a worker hangs, and whether the run has to end.
 
         Args:
-            members: the workers.
-            heartbeat: the heartbeat of the workers.
             deadline_s: deadline of a slice, in addition to ten times the expected time of its samples.
 
         Raises:
@@ -101,20 +99,18 @@ class Crashes:
         """The reason why a worker was not measured in time, if a call of the user's code does not return.
 
         Args:
-            seat: of the worker.
-            actor: the worker.
             pulse: its last answer to a ping; None: there was none.
         """
         if pulse is not None:
             busy = pulse.busy
         else:
-            words = self._last_words(seat.spec.host, actor.key)  # it may hold Python's own lock
+            words = self._last_call(seat.spec.host, actor.key)  # it may hold Python's own lock
             busy = Busy(place=words.place, seconds=words.seconds) if words is not None and words.place else None
         return _error([_hang(seat, busy)]) if busy is not None else None
 
     def explained(self, error: TrainingError) -> TrainingError:
         """``error``, or the user's call that caused it; waits up to a limit until that is known."""
-        self._await(LAST_WORDS_S)
+        self._await(LAST_CALL_S)
         found = self._verdict()
         if found is not None:
             return found
@@ -143,15 +139,15 @@ class Crashes:
         for thread in self._reading:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _last_words(self, host: str, key: str) -> LastWords | None:
-        here = last_words_here(key)
+    def _last_call(self, host: str, key: str) -> LastCall | None:
+        here = last_call_here(key)
         return here if here is not None else self._words_there(host, key)
 
-    def _words_there(self, host: str, key: str) -> LastWords | None:
+    def _words_there(self, host: str, key: str) -> LastCall | None:
         try:
             node = placement.node_of(host, placement.living_nodes())
-            answer = rpc.run(last_words_here, placement.task_options(node), key)
-            end = time.monotonic() + LAST_WORDS_S
+            answer = rpc.run(last_call_here, placement.task_options(node), key)
+            end = time.monotonic() + LAST_CALL_S
             while not self._stop.is_set() and time.monotonic() < end:
                 if rpc.first_ready([answer], LOOK_S) is not None:
                     return rpc.get(answer, PING_S)
@@ -161,7 +157,7 @@ class Crashes:
         return None
 
 
-def _crash(seat: Placement, words: LastWords, cause: str) -> Crash:
+def _crash(seat: Placement, words: LastCall, cause: str) -> Crash:
     assert words.place is not None, "it was in the user's code"
     frames = [frame for call in words.calls if is_users_own((frame := Frame(*call)).file)]
     said = [clean(line) for line in words.output]
@@ -177,7 +173,7 @@ def _crash(seat: Placement, words: LastWords, cause: str) -> Crash:
     )
 
 
-def of_coordinator(words: LastWords) -> JobError | None:
+def of_coordinator(words: LastCall) -> JobError | None:
     """The error if the user's code ended the coordinator's process; None: it did not."""
     if words.place is None or not words.how:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remote_agent.whereabouts import Place
+from remote_agent.current_call import Place
 
 MAX_CRASHES = 2
 """How often one call of the user's code may kill its worker, or hang, until the run ends."""
@@ -19,8 +19,6 @@ class Crash:
     """A worker died in a call of the user's code, or hangs in it.
 
     Attributes:
-        host: the worker's host.
-        place: the call.
         how: what happened, in words, with the function.
         certain: the call itself caused it.
         detail: the user's calls, and the last output before.

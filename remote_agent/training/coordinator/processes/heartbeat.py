@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from remote_agent.training.coordinator.background import Background
-from remote_agent.training.deadlines import CLOSE_S, PULSE_S, SILENT_FACTOR, SILENT_S, SILENT_SOONEST_S
+from remote_agent.training.deadlines import CLOSE_S, PING_S, PULSE_S, SILENT_FACTOR, SILENT_S, SILENT_SOONEST_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, Failed, Pulse
 from remote_agent.training.shared.rpc import Actor, Ref
@@ -37,7 +37,6 @@ class Beat:
 
     Attributes:
         asked: when the newest answered ping was sent, on the monotonic clock; 0: none yet.
-        pulse: the newest answer.
         silent_s: age of the present ping without an answer.
         patience_s: the timeout; see :func:`patience`.
         failed: a shard reported that it can't continue.
@@ -155,3 +154,12 @@ class Heartbeat:
         with self._lock:
             if actor in self._beats:
                 self._beats[actor] = beat
+
+
+def pulse_of(actor: Actor) -> Pulse | None:
+    """A living actor's answer to a ping, which a server fills with nothing; None: it does not answer in time."""
+    try:
+        answer = rpc.get(actor.call_in(PING, "ping"), PING_S)
+    except rpc.NoAnswer:
+        return None
+    return answer if isinstance(answer, Pulse) else Pulse()

@@ -23,13 +23,13 @@ from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.actors import Workers
+from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
-from remote_agent.training.shared import likeness, rpc
-from remote_agent.training.shared.likeness import Named
+from remote_agent.training.shared import job_fingerprint, rpc
+from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor
@@ -42,7 +42,6 @@ class Joining:
     """Starts workers during a run; a context manager.
 
     Args:
-        workers: starts the actors.
         entry: data to join the shards; None: there are none, and a new worker gets the weights from another one.
         buffers: names of the model's buffers that training changes.
         reference: reference speed of simulated devices.
@@ -50,7 +49,6 @@ class Joining:
         others: what a worker of the run's start made of the first samples: a new one has to make the same of them.
 
     Attributes:
-        others: as above.
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
     """
 
@@ -154,9 +152,9 @@ class Joining:
                 profile, reference = found.profiles[0], reference or found.reference
                 mine = found.workers
             elif self.others:
-                mine = ((seat.worker, rpc.get(actor.call("likeness"), MEASURE_S)),)
+                mine = ((seat.worker, rpc.get(actor.call("fingerprint"), MEASURE_S)),)
             for each in mine:
-                likeness.refuse_one(each, self.others)
+                job_fingerprint.refuse_one(each, self.others)
             actor.call("prepare", self._buffers, reference, config, None, self._options)
             self._join(seat, actor)
         except Exception:

@@ -71,7 +71,6 @@ class Copy:
     """A state to which the run can return.
 
     Attributes:
-        step: the last step of the copy.
         position: the position in the order at which the next step begins.
         state: the state of the shards' optimizer, by parameter.
         holders: keys of the actors that keep the weights; a restarted worker does not.
@@ -134,8 +133,6 @@ class Copies:
         Samples are reported to their source as counted once no copy can return to a position before them.
 
         Args:
-            session: the run's.
-            report: of the step.
             position: of the order, after the step.
             snapshot: of the state after the step, if it was taken already, for a checkpoint.
 

@@ -29,11 +29,7 @@ MAX_BYTES_S = 4e6
 
 
 class CheckpointTimer:
-    """Sets the step of a run's next checkpoint by time.
-
-    Args:
-        session: the run's, before its first step.
-    """
+    """Sets the step of a run's next checkpoint by time; ``session``: the run's, before its first step."""
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         config = session.config
@@ -56,8 +52,6 @@ class CheckpointTimer:
         """After a step, set the next checkpoint if it is time.
 
         Args:
-            session: the run's.
-            report: of the step.
             stall_s: seconds that training waited for this step's checkpoint; None: the step has none.
         """
         if not self._is_on:

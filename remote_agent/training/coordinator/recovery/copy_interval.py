@@ -27,7 +27,6 @@ class CopyInterval:
     Attributes:
         bursts: slices of several workers arrive at once and end several steps, so some steps take no time and others
             all of it. For a copy, all workers then have to finish their slices.
-        step_s: time of a step.
         stalls: time that training waited for each of the last copies, the newest last.
         sending_s: time of the newest copy's transfer.
     """

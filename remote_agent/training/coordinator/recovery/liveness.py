@@ -50,7 +50,6 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
     on its host is silent too, the whole host counts as lost, and its shard with it.
 
     Args:
-        session: the run's.
         heartbeat: the heartbeat of the shards and of all workers.
 
     Raises:
@@ -109,11 +108,7 @@ def is_answered(member: WorkerHandle, call: Ref[Any], heartbeat: Heartbeat, seco
 
 
 def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds: float) -> T:
-    """A worker's answer, with the waiting time of :func:`is_answered`.
-
-    Raises:
-        Timeout, or an error of Ray's: there is no answer.
-    """
+    """A worker's answer, waited for as in :func:`is_answered`; raises one of ``rpc.NoAnswer``."""
     is_answered(member, call, heartbeat, seconds)
     return rpc.get(call, 0.0)
 
@@ -151,11 +146,7 @@ def fetched(refs: Sequence[Ref[T]], seconds: float, is_lost: Callable[[], bool])
 
 
 def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Payload:
-    """The newest weights, from the first living worker that answers; the last worker gets the full waiting time.
-
-    Raises:
-        Timeout, or an error of Ray's: no worker answers.
-    """
+    """The newest weights, from the first worker that answers; raises one of ``rpc.NoAnswer`` if none does."""
     *others, last = members
     for member in others:
         try:

@@ -17,7 +17,6 @@ from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import apart, policy
-from remote_agent.training.coordinator.recovery.announcing import tell_lost, tell_starting, tell_who_stays
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
@@ -28,6 +27,7 @@ from remote_agent.training.coordinator.recovery.policy import (
     SetAside,
 )
 from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
+from remote_agent.training.coordinator.recovery.reports import report_lost, report_starting, report_who_stays
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.deadlines import ALONE_S, HANGS_S, LOOK_S
@@ -45,7 +45,7 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
         WeightsGone: it was the last worker.
     """
     session.membership.members.remove(member)
-    tell_lost(session, step, member, Died(cause), Restart(cause, 0.0))
+    report_lost(session, step, member, Died(cause), Restart(cause, 0.0))
     session.joining.end(member)
     session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
     if not session.members:
@@ -88,11 +88,7 @@ class Membership:
         A worker that has to leave is ended without a decision. A worker that is already gone is ignored.
 
         Args:
-            step: the current step.
-            member: the worker.
-            evidence: the evidence of its failure.
             newest: the newest step in which it was to take part.
-            held: the slice that it had.
 
         Raises:
             WorkersGone: it was the last worker, and will not come back.
@@ -112,7 +108,7 @@ class Membership:
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
         if lost:
-            tell_lost(self._session, step, member, evidence, decision)
+            report_lost(self._session, step, member, evidence, decision)
         self._leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
         is_late = isinstance(evidence, policy.Late)
         away = Rejoining(
@@ -123,7 +119,7 @@ class Membership:
     def start_leaving(self, step: int) -> None:
         """Exclude workers on drained hosts from ``step`` and later steps; one host always stays."""
         for member in self._session.membership.to_leave():
-            tell_lost(self._session, step, member, policy.Drained(), _DRAINED)
+            report_lost(self._session, step, member, policy.Drained(), _DRAINED)
             self._leave(step, member, f"{member.host} is drained")
             self._leaving.append(member)
 
@@ -201,7 +197,7 @@ class Membership:
             for command in self._session.control.poll():
                 self._obey(step, command)
                 if command.command is ControlCommand.DRAIN:
-                    tell_who_stays(self._session, step)
+                    report_who_stays(self._session, step)
         for away in list(self._away):
             evidence = self._progress(away, now)
             if evidence is not None:
@@ -217,7 +213,7 @@ class Membership:
         decision = policy.decide(evidence, status)
         waits = isinstance(decision, Restart) and decision.after_s > 0
         if waits or not away.lost:
-            tell_lost(self._session, step, away, evidence, decision if waits else policy.decide(evidence, _ANY))
+            report_lost(self._session, step, away, evidence, decision if waits else policy.decide(evidence, _ANY))
             away.lost = True
         LOG.info("step %d: %s on its way back: %s", step, away.name, decision)
         self._carry_out(decision, away, step)
@@ -245,7 +241,7 @@ class Membership:
                 away.start_at = None
                 LOG.info("%s is started, attempt %d", away.name, away.attempts)
                 if away.lost:
-                    tell_starting(self._session, away)
+                    report_starting(self._session, away)
                 away.opening = joining.new(away.spec) if away.member is None else joining.again(away.member)
             return None
         assert away.member is not None, "it has a process"
@@ -360,7 +356,7 @@ class Membership:
             self._draining.add(command.host)
             for away in [away for away in self._away if away.spec.host == command.host]:
                 self._away.remove(away)
-                tell_lost(self._session, step, away, policy.Drained(), _DRAINED)
+                report_lost(self._session, step, away, policy.Drained(), _DRAINED)
                 if away.opening is not None:
                     away.opening.add_done_callback(self._end_opened)
                 elif away.member is not None:

@@ -14,8 +14,8 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.coordinator import resuming
 from remote_agent.training.coordinator.recovery import restart
-from remote_agent.training.coordinator.recovery.announcing import tell_sent_back
 from remote_agent.training.coordinator.recovery.backups import is_sent_back
+from remote_agent.training.coordinator.recovery.reports import report_sent_back
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import KeepSchedule, Session
 from remote_agent.training.errors import StageLost
@@ -25,10 +25,8 @@ def go_back(request: Request, session: Session, model: nn.Module, lost: StageLos
     """Return the coordinator's part to the newest checkpoint; no checkpoint may be in progress.
 
     Args:
-        request: the run's.
         session: the run's, whose strategy has ended with ``lost``.
         model: the coordinator's, whose tensors the session's first weights are.
-        lost: what happened.
 
     Returns:
         The session to continue with.
@@ -49,8 +47,8 @@ def go_back(request: Request, session: Session, model: nn.Module, lost: StageLos
         fresh = job.create_model(request.job.factory, session.config.seed, session.config)
         model.load_state_dict(fresh.state_dict())
         state, order = TrainingState(), session.order.going_on(0, 0)
-    foreseen = session.foreseen
-    if foreseen is not None and lost.replanned:
-        foreseen = dataclasses.replace(foreseen, replanned=foreseen.replanned + 1)
-    tell_sent_back(session.journal, request, found, lost)
-    return dataclasses.replace(session, order=order, first_state=state, keeping=KeepSchedule(), foreseen=foreseen)
+    plan_basis = session.plan_basis
+    if plan_basis is not None and lost.replanned:
+        plan_basis = dataclasses.replace(plan_basis, replanned=plan_basis.replanned + 1)
+    report_sent_back(session.journal, request, found, lost)
+    return dataclasses.replace(session, order=order, first_state=state, keeping=KeepSchedule(), plan_basis=plan_basis)

@@ -74,11 +74,7 @@ class Restorer:
             self._furthest, self._failed_attempts = step, 0
 
     def count(self, lost: ServerGone | StageLost) -> None:
-        """Count an attempt.
-
-        Raises:
-            ServerGone, StageLost: ``lost``, since :data:`MAX_RESTORES` attempts have failed.
-        """
+        """Count an attempt; raises ``lost`` once :data:`MAX_RESTORES` attempts have failed."""
         self._failed_attempts += 1
         if self._failed_attempts > MAX_RESTORES:
             raise lost
@@ -107,8 +103,6 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Args:
         session: the run's, whose strategy has ended with ``lost``.
-        copy: the newest complete copy.
-        lost: the error of the lost shard.
         step: the step in which it was lost.
         host: the coordinator's, for events.
 

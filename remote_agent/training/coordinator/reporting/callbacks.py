@@ -65,7 +65,6 @@ class Callbacks:
     """Calls the callbacks of one run; a context manager, which waits at its end until they have returned.
 
     Args:
-        journal: whose events they are told.
         host: the coordinator's, for events.
     """
 

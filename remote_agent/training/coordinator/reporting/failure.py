@@ -10,12 +10,7 @@ from remote_agent.training.errors import TrainingError
 
 
 def annotate(error: TrainingError, events: Path) -> TrainingError:
-    """Remove the engine's frames from ``error``, and add notes: the user's last lines, the step, and how to resume.
-
-    Args:
-        error: the error that ended the run.
-        events: the run's ``events.jsonl``.
-    """
+    """Remove the engine's frames from ``error``, and add notes: the user's last lines, the step, and how to resume."""
     for note in _notes(error, events):
         error.add_note(note)
     return error.with_traceback(None)

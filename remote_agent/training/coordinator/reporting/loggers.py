@@ -104,11 +104,7 @@ class TensorBoardLogger(Callback):
 
 
 def wanted(log_to: str) -> list[Callback]:
-    """The loggers for a value of the setting ``log_to``.
-
-    Raises:
-        JobError: what it needs is not installed here.
-    """
+    """The loggers for a value of ``log_to``; raises JobError if what they need is not installed here."""
     made: dict[str, Callable[[], Callback]] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
     return [made[log_to]()] if log_to in made else []
 

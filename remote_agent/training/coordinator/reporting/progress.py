@@ -25,11 +25,7 @@ RECENT = 50
 
 
 class ProgressLine(Callback):
-    """A callback that writes the progress line.
-
-    Args:
-        stream: the output; default: stderr.
-    """
+    """A callback that writes the progress line; ``stream``: the output; default: stderr."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

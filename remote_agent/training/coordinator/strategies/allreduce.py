@@ -64,7 +64,7 @@ from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import PING, Broken, Failed, Reduced, ReductionTask, Slice
-from remote_agent.training.worker.meeting_place import MeetingPlace
+from remote_agent.training.worker.rendezvous import Rendezvous
 
 LOG = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class AllReduce(Strategy):
         self._group: Group | None = None
         address = ray.util.get_node_ip_address()
         try:
-            self._meeting = MeetingPlace(address)
+            self._rendezvous = Rendezvous(address)
         except OSError as error:
             cause = f"the coordinator can't listen on {address}: {error}"
             raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
@@ -182,7 +182,7 @@ class AllReduce(Strategy):
         if self._group is None or list(self._group.places) != members:
             self._group = None
             if len(members) > 1:
-                places = self._meeting.invite([member.host for member in members])
+                places = self._rendezvous.invite([member.host for member in members])
                 self._group = Group(dict(zip(members, places, strict=True)))
         for member in members:
             parts = tuple(share.part for share in current.due if share.member is member)
@@ -271,7 +271,7 @@ class AllReduce(Strategy):
         if group is None:
             return
         LOG.info("step %d: reduction group %d is called off", current.step, group.number)
-        self._meeting.give_up(next(iter(group.places.values())))
+        self._rendezvous.give_up(next(iter(group.places.values())))
         for member in current.calls:
             member.call_in(PING, "give_up", group.number)
 
@@ -291,11 +291,7 @@ class AllReduce(Strategy):
             current.due.append(share)
 
     def _counted(self, current: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
-        """The answers of a complete reduction.
-
-        Raises:
-            TrainingError: it does not contain each of the step's samples once.
-        """
+        """The answers of a reduction; raises TrainingError unless it contains each of the step's samples once."""
         results: dict[WorkerHandle, Reduced] = {}
         for member in self._session.members:
             result = answers[member]
@@ -307,11 +303,7 @@ class AllReduce(Strategy):
         return results
 
     def _commit(self, step: int) -> None:
-        """Commit ``step`` now, because no next call does it, or because its weights are needed before.
-
-        Raises:
-            TrainingError: the optimizer failed, or no worker is left.
-        """
+        """Commit ``step`` now, as no next call does it, or its weights are needed before; raises TrainingError."""
         calls = {member: member.call("commit", step) for member in self._session.members}
         for member, call in calls.items():
             try:

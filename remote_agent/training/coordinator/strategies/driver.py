@@ -121,8 +121,6 @@ class Driver:
         """Wait a short time for something that the strategy has to handle; None: nothing happened.
 
         Args:
-            step: the current step.
-            awaited: the awaited answers.
             owed: returns the work that a worker owes, given the last step that it has computed.
             sending: workers whose last answer came, but whose data may not have arrived yet.
 
@@ -150,11 +148,7 @@ class Driver:
         return Answered(first, answer)
 
     def _cut_off(self, awaited: Sequence[Awaited]) -> Lost | None:
-        """A worker that does not reach another one with which it exchanges; looked for once, when late.
-
-        Raises:
-            ServerGone: a worker does not reach a shard's host.
-        """
+        """A worker that does not reach a partner, looked for once, when late; raises ServerGone for a shard."""
         late_s = late_after(self._session.config.slice_deadline_s, max(each.expected_s for each in awaited))
         if self._looked or time.monotonic() - self._waiting_since <= late_s:
             return None

@@ -68,11 +68,7 @@ def _rate(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> 
 
 
 class RoundBalancer(ShareBalancer):
-    """Decides how many samples each living worker gets in the next round.
-
-    Attributes:
-        batch: samples of one local step.
-    """
+    """Decides how many samples each living worker gets in the next round; ``batch``: samples of one local step."""
 
     _in_units = False
 

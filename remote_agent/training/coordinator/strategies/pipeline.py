@@ -90,11 +90,7 @@ class Pipeline(Strategy):
 
     @classmethod
     def check(cls, model: nn.Module, factory: Any) -> None:
-        """Check that the model can be cut, before anything is started.
-
-        Raises:
-            CannotCut: the model has no known blocks.
-        """
+        """Raise CannotCut if the model has no known blocks, before anything is started."""
         own = getattr(factory, "layers", None)
         if own is None:
             blocks_of(model)
@@ -156,10 +152,12 @@ class Pipeline(Strategy):
             self._lose(member, evidence)
         self._all(members, TRANSFER_S, "release")
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
-        foreseen = session.foreseen
-        self._links = links = Links.of(foreseen.survey if foreseen is not None else None)
-        if foreseen is not None and foreseen.survey.hosts[0].up:
-            profiles.keep(foreseen.place, pipeline_plan.with_blocks(foreseen.survey, session.config, members, costs))
+        plan_basis = session.plan_basis
+        self._links = links = Links.of(plan_basis.survey if plan_basis is not None else None)
+        if plan_basis is not None and plan_basis.survey.hosts[0].up:
+            profiles.keep(
+                plan_basis.place, pipeline_plan.with_blocks(plan_basis.survey, session.config, members, costs)
+            )
         try:
             plan = pipeline_plan.decided(session.config, members, costs, links)
         except DoesNotFit as error:
@@ -192,13 +190,13 @@ class Pipeline(Strategy):
         for stage, factor in check.became(before):
             slow = self._stages[stage]
             session.journal.write(WorkerSlow, worker=slow.name, host=slow.host, step=step, factor=factor)
-        foreseen, config = session.foreseen, session.config
+        plan_basis, config = session.plan_basis, session.config
         # Data that can be read only once can't be read again from a checkpoint.
         # And where the optimizer would start afresh, no speed is worth it.
         can_go_back = config.rebalance and session.source.size is not None and not self._missing
-        if not check.is_open or foreseen is None or not can_go_back:
+        if not check.is_open or plan_basis is None or not can_go_back:
             return
-        if self_check.is_soon(foreseen.replanned, time.monotonic() - self._opened, self._opening_s):
+        if self_check.is_soon(plan_basis.replanned, time.monotonic() - self._opened, self._opening_s):
             return
         self._check = check.closed()
         steps_left = session.samples_left(step, span[1], samples) / config.batch_size

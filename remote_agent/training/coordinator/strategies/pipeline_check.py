@@ -36,7 +36,6 @@ class PipelineCheck:
     """What a run's steps say about its cut.
 
     Attributes:
-        plan: with the cut.
         tracks: how fast each stage computes, in the cut's order.
         usual: of each stage, seconds over those planned, once that had settled; empty: it has not yet.
         looked: the same when another cut was looked for last, or when it had settled.
@@ -98,9 +97,6 @@ class PipelineCheck:
         """Another cut that is worth to be carried out; None: there is none.
 
         Args:
-            config: the run's.
-            links: between the devices.
-            steps_left: of the run.
             pause_s: what it costs to make the run ready again.
         """
         plan, cut = self.plan, self.plan.cut

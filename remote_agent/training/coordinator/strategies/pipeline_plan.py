@@ -28,22 +28,12 @@ from remote_agent.training.worker.device.simulation import HEADROOM
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan(CutPlan):
-    """What was decided, by the members' numbers.
-
-    Attributes:
-        pace: what a simulated device's pace refers to.
-    """
+    """What was decided, by the members' numbers; ``pace``: what a simulated device's pace refers to."""
 
     pace: DeviceBlocks
 
     def role(self, stage: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> StageRole:
-        """What a stage is told.
-
-        Args:
-            stage: its number.
-            addresses: where each of them listens.
-            secret: of their connections.
-        """
+        """What a stage is told."""
         own, total = self.cut.stages[stage], sum(block.seconds for block in self.pace.blocks)
         blocks = self.pace.blocks[own.first : own.last]
         return StageRole(
@@ -95,12 +85,6 @@ def decided(
     config: TrainingConfig, members: Sequence[WorkerHandle], costs: Sequence[DeviceBlocks], links: Links
 ) -> PipelinePlan:
     """Decide.
-
-    Args:
-        config: the run's.
-        members: all workers.
-        costs: what each measured.
-        links: between their hosts.
 
     Raises:
         DoesNotFit: the model, into the devices' memory.

@@ -23,13 +23,10 @@ def next_goal(
     """The next position at which all workers finish together.
 
     Args:
-        order: the run's.
         after: the last complete step.
         taken: the position up to which slices were issued.
-        last: the run's last step.
         every: steps between two checkpoints; 0: none by number of steps.
         due: steps after which the state is kept, or as soon as possible after each; None is ignored.
-        stopping: start no new step.
     """
     if order.limit is not None:
         last = min(last, _step_of(order, order.limit))

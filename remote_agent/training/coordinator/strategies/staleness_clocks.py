@@ -30,11 +30,7 @@ class _Clock:
 
 
 class StalenessClocks(Generic[Worker]):
-    """The clocks of all workers.
-
-    Args:
-        staleness: the bound; None: there is none.
-    """
+    """The clocks of all workers; ``staleness``: the bound; None: there is none."""
 
     def __init__(self, staleness: int | None) -> None:
         self._staleness = staleness

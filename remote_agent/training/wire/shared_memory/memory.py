@@ -42,11 +42,7 @@ def allocate(numel: int) -> tuple[int, Tensor]:
 
 
 def attach(descriptor: int, numel: int) -> Tensor:
-    """Map shared memory as a float32 tensor of shape ``(numel,)``; the descriptor may be closed afterwards.
-
-    Raises:
-        OSError: the memory is smaller than that, or can't be mapped.
-    """
+    """Map shared memory as float32 of shape ``(numel,)``; the descriptor may be closed then. Raises OSError."""
     if os.fstat(descriptor).st_size < _BYTES * numel:
         raise OSError(f"the shared memory holds fewer than {numel} numbers")
     return torch.frombuffer(mmap.mmap(descriptor, _BYTES * numel), dtype=torch.float32)

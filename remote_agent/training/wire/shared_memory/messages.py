@@ -42,7 +42,6 @@ class Message:
         slices: number of slices in the step.
         samples: number of samples in all slices.
         weight: weight of the slice in the mean.
-        text: see ``kind``.
     """
 
     kind: Kind
@@ -55,11 +54,7 @@ class Message:
 
 
 def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with memory, without waiting.
-
-    Raises:
-        OSError: the other side is gone, or has not read earlier messages for long.
-    """
+    """Send one message with memory, without waiting; raises OSError if the other side is gone, or stuck."""
     fixed = _FIXED.pack(message.kind, message.step, message.slice, message.slices, message.samples, message.weight)
     packet = fixed + message.text[: MAX_BYTES - _FIXED.size]
     if descriptors:
@@ -93,11 +88,7 @@ def close(descriptors: list[int]) -> None:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Check with the kernel that the other process belongs to our user (unix(7), ``SO_PEERCRED``).
-
-    Raises:
-        SharedMemoryError: it belongs to another user.
-    """
+    """Raise SharedMemoryError if the other process is another user's (unix(7), ``SO_PEERCRED``)."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     if user != os.geteuid():

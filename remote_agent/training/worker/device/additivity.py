@@ -66,7 +66,6 @@ class Additivity:
 
     Args:
         model: on its device, in training mode.
-        computer: gives the loss of some samples.
         owner: the job's object, whose attributes the loss can reach.
         samples: indices of those to take some of.
         state: buffers and frozen parameters by name.
@@ -76,7 +75,6 @@ class Additivity:
 
     Attributes:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
-        scale: of the loss.
         tolerance: the most that it may differ, as a part of itself.
         fine: the user is told of more than this.
     """
@@ -94,7 +92,7 @@ class Additivity:
     ) -> None:
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
-        self._anchored = flat.Anchored(model)
+        self._anchored = flat.BoundBuffers(model)
         # At least two, to compare them together with each alone, also where training computes one at a time.
         count = min(SAMPLES, few, len(samples), max(2, computer.most or SAMPLES))
         self._indices = spread(samples, count)

@@ -110,11 +110,7 @@ class Backend:
 
 
 class Cuda(Backend):
-    """NVIDIA's GPUs, and AMD's, which torch calls by the same name.
-
-    Attributes:
-        api: torch's module for this kind.
-    """
+    """NVIDIA's GPUs, and AMD's, which torch calls by the same name; ``api``: torch's module for this kind."""
 
     kind = "cuda"
     safe_part = 0.9

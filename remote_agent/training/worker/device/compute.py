@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remote_agent.current_call import HERE
 from remote_agent.planning import units
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, LossNotFinite, TooLarge, TrainingError
@@ -39,7 +40,6 @@ from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 from remote_agent.training.worker.device.still import Still
 from remote_agent.training.worker.device.watching import LossWatch
-from remote_agent.whereabouts import HERE
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class SliceComputer:
         self.rows = Rows()
         self.seed, self._dtype = seed, dtype
         self._parameters = list(flat.trained(model).values())
-        self._anchored = flat.Anchored(model)
+        self._anchored = flat.BoundBuffers(model)
         self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
 
     def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
@@ -300,8 +300,6 @@ class SliceComputer:
         """A part of a slice whose loss can't be weighed beside the others.
 
         Args:
-            loss: the part's.
-            samples: as they were fetched.
             count: of the samples.
             batch: samples of the step.
 

@@ -77,13 +77,7 @@ class ReadyTimes:
 
 
 def costs(parameters: Mapping[str, nn.Parameter], device: torch.device, ready: tuple[float, ...]) -> DeviceCosts:
-    """Measure.
-
-    Args:
-        parameters: the trained ones.
-        device: where the model is.
-        ready: see :meth:`ReadyTimes.curve`.
-    """
+    """Measure; ``ready``: see :meth:`ReadyTimes.curve`."""
     numel = sum(parameter.numel() for parameter in parameters.values())
     update = _adamw_s(_chunks(numel, torch.device("cpu")), torch.device("cpu"))
     own = _adamw_s(_shaped(parameters, device), device)  # many small tensors take longer than few large ones

@@ -21,11 +21,7 @@ ANY_GPU = "gpu"
 
 
 def find(name: str) -> torch.device:
-    """The torch device of that name, as the table of kinds has them, or ``gpu``.
-
-    Raises:
-        DeviceMissing: this machine has no such device.
-    """
+    """The torch device of a name in the table of kinds, or ``gpu``; raises DeviceMissing if it is not there."""
     there = [each for kind in backend.kinds().values() for each in kind.names()]
     if name == ANY_GPU and len(there) > 1:
         name = there[0]
@@ -123,7 +119,6 @@ def autocast_dtype(device: torch.device, precision: str) -> tuple[torch.dtype | 
     """What forward and backward compute in on ``device``, and why, for the plan.
 
     Args:
-        device: where.
         precision: what is asked for; one of the configuration's ``PRECISIONS``.
 
     Returns:

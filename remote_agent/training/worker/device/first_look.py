@@ -1,7 +1,7 @@
 """A worker's look at the run's first samples: what it makes of them is compared with what the other workers make.
 
 Each process takes the same samples with the same random numbers, and computes the loss of some in evaluation mode with
-the first weights. See :mod:`~remote_agent.training.shared.likeness`.
+the first weights. See :mod:`~remote_agent.training.shared.job_fingerprint`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remote_agent.training.data import datasets, named_files
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import HALVES
-from remote_agent.training.shared.likeness import SOME, FirstLoss, Likeness, Numbers
+from remote_agent.training.shared.job_fingerprint import SOME, FirstLoss, JobFingerprint, Numbers
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import mean_of
@@ -65,17 +65,19 @@ MOST_REACHED = 2000
 """Other numbers that are kept."""
 
 
-def as_made(model: nn.Module, owner: object) -> Likeness:
+def as_made(model: nn.Module, owner: object) -> JobFingerprint:
     """What modules hold, and what model and loss can reach, as ``create_model`` left it.
 
     Args:
         model: before the first loss, which may keep some.
         owner: the job's object.
     """
-    return Likeness(held=held_values.beside(model), reached=_reached(owner, model))
+    return JobFingerprint(held=held_values.beside(model), reached=_reached(owner, model))
 
 
-def look(model: nn.Module, computer: SliceComputer, samples: Indices, made: Likeness, *, room: bool = True) -> Likeness:
+def look(
+    model: nn.Module, computer: SliceComputer, samples: Indices, made: JobFingerprint, *, room: bool = True
+) -> JobFingerprint:
     """What this process makes of some of the ``samples``; the model is as it was afterwards.
 
     After the measurement: what a first call of the loss changes by itself has to be seen by that.
@@ -84,7 +86,6 @@ def look(model: nn.Module, computer: SliceComputer, samples: Indices, made: Like
         model: with the first weights, in training mode.
         computer: for the device that the model is on.
         samples: indices of those of the first step.
-        made: of :func:`as_made`.
         room: there is memory for a copy of the model. Without one, what rounding does is not tried.
     """
     if _is_by_host(computer.data):

@@ -47,11 +47,7 @@ class LossScale:
             self._factor = None
 
     def settle(self) -> bool:
-        """After a slice: whether its gradients are good; else it is to be computed again, with the new scale.
-
-        Raises:
-            JobError: there is no scale with which they would be.
-        """
+        """Whether a slice's gradients are good; else it is computed again. Raises JobError if no scale is left."""
         overflow, self._overflow = self._overflow is not None and bool(self._overflow), None
         if not overflow:
             self._good += 1

@@ -25,7 +25,6 @@ def apply(model: nn.Module, cut: Collection[nn.Module] = (), changing: Collectio
     """Checkpoint the repeated :func:`blocks` of ``model`` in place; names, weights and gradients stay as they are.
 
     Args:
-        model: the whole model.
         cut: the blocks that a pipeline cuts it between. What holds several of them is left as it is: computed again, it
             would call those of other parts.
         changing: names of the buffers and frozen parameters that the job's code changes, looked up at each forward.

@@ -15,11 +15,7 @@ from remote_agent.training.shared.figures import Figures, figures_of, merged
 
 
 class Scalars:
-    """Collects what a loss returns beside the loss.
-
-    Attributes:
-        samples: of the part that the loss is called for next.
-    """
+    """Collects what a loss returns beside the loss; ``samples``: of the part that the loss is called for next."""
 
     def __init__(self, loss: Callable[[nn.Module, Any], Any]) -> None:
         self._loss = loss
@@ -45,11 +41,7 @@ class Scalars:
         self._parts = []
 
     def settle(self) -> None:
-        """The slice under way is computed.
-
-        Raises:
-            JobError: a figure is no number.
-        """
+        """The slice under way is computed; raises JobError if a figure is no number."""
         parts, self._parts = self._parts, []
         if parts:
             self._figures = merged([self._figures, *(figures_of(values, n, "loss") for values, n in parts)])

@@ -35,11 +35,7 @@ class Still:
         return [torch.cat(each).cpu().view(torch.uint8) for each in some]
 
     def check(self, before: Sequence[Tensor], whose: str = "the model's code") -> None:
-        """After something ``whose`` it was; ``before`` is the look before that.
-
-        Raises:
-            StateChanged: one of them is not what it was.
-        """
+        """Raise StateChanged if something is not as ``before`` says, after something ``whose`` it was."""
         for tensors, then, now in zip(self._by_type.values(), before, self.look(), strict=True):
             if not torch.equal(then, now):
                 sizes = [flat.some(tensor, NUMBERS).nbytes for tensor in tensors.values()]

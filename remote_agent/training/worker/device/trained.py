@@ -45,11 +45,7 @@ class TrainedParameters:
         return watched
 
     def check(self) -> None:
-        """After a loss.
-
-        Raises:
-            JobError: the model's code has begun or ended to train a parameter.
-        """
+        """Raise JobError if a loss's code has begun or ended to train a parameter."""
         for name, parameter, trained in self._parameters:
             if parameter.requires_grad is not trained:
                 switch = "off" if trained else "on"
@@ -87,11 +83,7 @@ def _refuse_made(model: nn.Module, before: frozenset[int]) -> None:
 
 
 def refuse_sparse(model: nn.Module) -> None:
-    """After a backward pass of the measurement.
-
-    Raises:
-        JobError: a parameter has a sparse gradient.
-    """
+    """Raise JobError if a parameter has a sparse gradient, after a backward pass of the measurement."""
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise JobError(f"the parameter {name} has sparse gradients, which are not summed here", hint=_DENSE)

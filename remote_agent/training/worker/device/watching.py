@@ -81,7 +81,6 @@ class LossWatch:
     """Looks at the slices of one worker.
 
     Args:
-        model: what they are computed with.
         evaluating: the loss is random in training mode: it is compared in evaluation mode.
         tolerance: the most that it may differ, as a part of what it is or was in the measurement, if that was more.
         scale: what it was in the measurement.

@@ -14,9 +14,9 @@ from remote_agent.planning.ways import EXCHANGE, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import run_plan
-from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile
-from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
@@ -106,7 +106,7 @@ def with_links(rate: float, numel: int, alone: float = 0.0, **more: Any) -> Prof
         names=("a/cpu", "b/cpu"),
         specs=tuple(DeviceSpec(host=name, device="cpu", name="CPU") for name in "ab"),
         simulated=(None, None),
-        there=Surroundings(first="b", together=False, computers=computers),
+        there=ShardHosts(first="b", together=False, computers=computers),
         numel=numel,
     )
     return dataclasses.replace(profile(**more), fleet=fleet)

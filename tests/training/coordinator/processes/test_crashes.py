@@ -6,13 +6,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from remote_agent.training.coordinator.plan.measure import Candidate, measure
+from remote_agent.current_call import LastCall, Place
 from remote_agent.training.coordinator.processes import crashes
 from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.errors import LostAtStart
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, WorkerReady
-from remote_agent.whereabouts import LastWords, Place
 
 LOSS = Place(200, 1, "loss", 656, 32)
 ENDED = "its process ended"
@@ -24,8 +24,8 @@ def said(
     monkeypatch: pytest.MonkeyPatch, cause: str, how: str = "", *, lives: bool = True, place: Place = LOSS
 ) -> list[str]:
     """The notices. The page is in reach, as where hosts are simulated on one computer; whether the host is, is told."""
-    words = LastWords(place=place, how=how)
-    monkeypatch.setattr(crashes, "last_words_here", lambda _: words)
+    words = LastCall(place=place, how=how)
+    monkeypatch.setattr(crashes, "last_call_here", lambda _: words)
     monkeypatch.setattr(Crashes, "_words_there", lambda *_: words if lives else None)
     journal = MagicMock()
     with Crashes(journal) as found:
@@ -58,7 +58,7 @@ def test_a_worker_that_hangs_while_it_is_measured_is_waited_for_once(monkeypatch
     seat.spec.max_batch = None
     monkeypatch.setattr(rpc, "first_ready", lambda *_: None)
     monkeypatch.setattr(rpc, "get", MagicMock(side_effect=rpc.Timeout("planted")))
-    monkeypatch.setattr(Crashes, "_last_words", lambda *_: None)
+    monkeypatch.setattr(Crashes, "_last_call", lambda *_: None)
     hanging = Candidate(seat, actor, WorkerReady(machine="m", cores=1, device="cpu"))
     with pytest.raises(LostAtStart, match="b/cpu stands still"):
         measure([hanging], 8, 0.1, 1.0, Crashes())

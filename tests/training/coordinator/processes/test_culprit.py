@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from remote_agent.current_call import Place
 from remote_agent.training.coordinator.processes.culprit import Crash, culprit, one_sample
-from remote_agent.whereabouts import Place
 
 
 def crash(worker: str = "a/cpu", how: str = "SIGSEGV", **place: Any) -> Crash:

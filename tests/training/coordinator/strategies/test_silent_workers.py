@@ -25,7 +25,7 @@ JOB = """
             return [(torch.randn(4), n % 2) for n in range(64)]
 
         def loss(self, model, batch):
-            from remote_agent.whereabouts import HERE
+            from remote_agent.current_call import HERE
             place = HERE.now()
             if place and place[0].step == 3:
                 hold_the_lock()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.likeness import Likeness, refuse
+from remote_agent.training.shared.job_fingerprint import JobFingerprint, refuse
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.first_look import as_made, look
 
@@ -55,7 +55,7 @@ def seen(
     owner: object = None,
     room: bool = True,
     most: int | None = None,
-) -> Likeness:
+) -> JobFingerprint:
     model = (model or net()).train()
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
     generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
@@ -71,9 +71,9 @@ def seen(
     return found
 
 
-def compared(one: Likeness, other: Likeness) -> str:
+def compared(one: JobFingerprint, other: JobFingerprint) -> str:
     try:
-        refuse([("a/cpu", one), ("b/cpu", other)], Likeness())
+        refuse([("a/cpu", one), ("b/cpu", other)], JobFingerprint())
     except JobError as error:
         return error.cause
     return ""

@@ -81,10 +81,7 @@ def attempt(
 
     Args:
         stack: the actors that are taken over end with it.
-        request: the run.
-        journal: has the run's events.
         stopping: returns True once the user wants the run to end early.
-        crashes: the record of workers that die.
 
     Returns:
         The session to continue with, and a model for its weights, on the CPU; None: there is no takeover. And the
@@ -105,12 +102,7 @@ def attempt(
 
 
 def _end_all(run: str, but: Collection[str] = ()) -> None:
-    """End the named actors of ``run``, and of all other runs of our cluster whose coordinator is gone.
-
-    Args:
-        run: this coordinator's.
-        but: names of actors to keep.
-    """
+    """End the named actors of ``run``, and of all other runs of our cluster whose coordinator is gone."""
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is not our cluster, and other runs are unknown
     for name in rpc.lasting():
@@ -123,11 +115,7 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
 
 
 def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Request:
-    """The request to continue from the newest checkpoint, with all devices that the run had.
-
-    Raises:
-        TrainingError: there is no checkpoint.
-    """
+    """The request for the newest checkpoint, with all devices of the run; raises TrainingError without one."""
     if newest_checkpoint(request.folder) is not None:
         request = dataclasses.replace(request, resume=request.folder)
     elif request.resume is None:

@@ -23,7 +23,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
 from remote_agent.training.shared.clock import ClockOffset
-from remote_agent.training.shared.likeness import Named
+from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 
 FILE = "takeover.pickle"
@@ -51,19 +51,13 @@ class TakeoverState:
     Attributes:
         asked: the request: devices and configuration.
         config: the resolved configuration.
-        workers: the workers that take part.
         servers: host and actor of each shard, in the layout's order.
         away: devices whose workers do not take part now, but may return.
-        draining: hosts that have to leave.
         control_offset: bytes of the user's commands that were read; reading some again changes nothing.
-        stream: the streamed parameters.
         entry: the data with which workers join the shards.
-        payload_bytes: as the session's.
         buffers: names of the model's buffers that training changes.
         shapes: shapes of the streamed parameters.
         reference: reference speed of simulated devices.
-        watched: the watched metric of the evaluations.
-        plateau: as the session's.
         others: what a worker made of the first samples, for later ones; without the loss, whose weights were perhaps
             those of a checkpoint.
     """
@@ -153,7 +147,7 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         reference=joining.reference,
         watched=session.watched,
         plateau=session.plateau,
-        others=tuple((name, likeness.without_loss()) for name, likeness in joining.others),
+        others=tuple((name, found.without_loss()) for name, found in joining.others),
     )
 
 

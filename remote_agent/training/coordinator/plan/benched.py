@@ -26,19 +26,19 @@ MAX_DOUBLINGS = 6
 
 
 @dataclass(frozen=True)
-class Rest:
+class Benched:
     """A device without a share: steps since it lost it or was tried last, and how many trials were in vain."""
 
     steps: int = 0
     trials: int = 0
 
-    def after_step(self) -> Rest:
+    def after_step(self) -> Benched:
         """With one more step without it."""
         return dataclasses.replace(self, steps=self.steps + 1)
 
-    def failed_attempts(self) -> Rest:
+    def after_trial(self) -> Benched:
         """It was tried, and gets no share."""
-        return Rest(trials=self.trials + 1)
+        return Benched(trials=self.trials + 1)
 
     def is_over(self, step_s: float, trial_s: float) -> bool:
         """Whether it is to be tried.
@@ -58,7 +58,6 @@ def trial_cut(shares: Sequence[int], device: int, least: int) -> tuple[int, ...]
     """The same samples with ``least`` of them for ``device``, from the largest share; None: that would be too small.
 
     Args:
-        shares: samples of each device.
         device: index of one that has none.
         least: samples of a slice that is not empty.
     """

@@ -13,7 +13,7 @@ from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError, WeightsGone
 
 
-def tell_lost(
+def report_lost(
     session: Session, step: int, member: WorkerHandle | Rejoining, evidence: Evidence, decision: Decision
 ) -> None:
     """Write that ``member`` left the run, or failed on its way back."""
@@ -29,12 +29,12 @@ def tell_lost(
     )
 
 
-def tell_starting(session: Session, away: Rejoining) -> None:
+def report_starting(session: Session, away: Rejoining) -> None:
     """The process of a worker that takes no part is being started."""
     session.journal.write(WorkerStarting, worker=away.name, host=away.host, device=away.device)
 
 
-def tell_who_stays(session: Session, step: int) -> None:
+def report_who_stays(session: Session, step: int) -> None:
     """Write which hosts stay if the user has drained every host."""
     membership = session.membership
     if not all(member.host in membership.draining for member in session.members):
@@ -46,7 +46,7 @@ def tell_who_stays(session: Session, step: int) -> None:
         session.journal.write(Notice, step=step, host=hosts[0], text=text)
 
 
-def tell_sent_back(
+def report_sent_back(
     journal: Journal, request: Request, found: Checkpoint | None, error: TrainingError, *notes: str
 ) -> None:
     """Write that the run continues from the checkpoint ``found`` (None: from its beginning), because of ``error``."""

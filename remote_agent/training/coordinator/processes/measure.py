@@ -6,27 +6,24 @@ different computers at the same time.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from remote_agent.planning import shares
 from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
 from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.plan.measurements import Measurements
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.deadlines import MEASURE_S, PING_S
-from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge, TrainingError
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.heartbeat import pulse_of
+from remote_agent.training.deadlines import MEASURE_S
+from remote_agent.training.errors import LostAtStart, PlacementError, TooLarge, TrainingError
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_costs import DeviceCosts
-from remote_agent.training.shared.findings import Findings
-from remote_agent.training.shared.likeness import Named
-from remote_agent.training.shared.messages import PING, Failed, Measured, Pulse, WorkerReady
+from remote_agent.training.shared.messages import Failed, Measured, Pulse, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
@@ -34,21 +31,6 @@ CALLS = 9
 """Times that all workers are called, and all answers waited for; the median counts."""
 
 HINT = "look at the host, or leave its device out of the run"
-
-T = TypeVar("T")
-
-
-class CrashReports(Protocol):
-    """Is told of workers that die or hang, as :class:`~remote_agent.training.coordinator.processes.crashes.Crashes`."""
-
-    def died(self, seat: Placement, actor: Actor, cause: str) -> None:
-        """A worker's process ended."""
-
-    def not_measured(self, seat: Placement, actor: Actor, pulse: Pulse | None) -> JobError | None:
-        """Why a worker was not measured in time, if a call of the user's code does not return.
-
-        ``pulse`` is its last answer to a ping; None: there was none.
-        """
 
 
 @dataclass(eq=False)
@@ -58,47 +40,6 @@ class Candidate:
     seat: Placement
     actor: Actor
     opened: WorkerReady
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to.
-
-    ``findings`` say whether parts of a batch give what the whole does, ``loss`` is that of the first weights;
-    ``notes`` say for the plan how the devices
-    compute, and what fits into their memory; ``costs`` are those beside forward and backward, ``calls_s`` seconds until
-    each worker has answered where all are called at once; ``workers`` are what each of them, by its name, made of the
-    first samples.
-    """
-
-    profiles: tuple[DeviceProfile, ...]
-    usage: Usage
-    findings: Findings
-    loss: float
-    reference: DeviceProfile | None
-    notes: tuple[str, ...] = ()
-    costs: tuple[DeviceCosts, ...] = ()
-    calls_s: tuple[float, ...] = ()
-    workers: tuple[Named, ...] = ()
-
-    def of(self, positions: Sequence[int]) -> Measurements:
-        """The same of these candidates only."""
-
-        def only(values: tuple[T, ...]) -> tuple[T, ...]:
-            return tuple(values[position] for position in positions) if values else ()
-
-        return dataclasses.replace(
-            self,
-            profiles=only(self.profiles),
-            costs=only(self.costs),
-            calls_s=only(self.calls_s),
-            workers=only(self.workers),
-        )
-
-    def moving(self, names: Iterable[str]) -> Measurements:
-        """The same, with these buffers and frozen parameters as what the job's code changes."""
-        usage = dataclasses.replace(self.usage, buffers=self.usage.buffers | frozenset(names))
-        return dataclasses.replace(self, usage=usage)
 
 
 def share_cores(candidates: Sequence[Candidate]) -> None:
@@ -125,13 +66,11 @@ def measure(
     batch: int,
     seconds: float,
     patience_s: float,
-    crashes: CrashReports | None = None,
+    crashes: Crashes | None = None,
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
     Args:
-        candidates: the workers.
-        batch: samples of a step.
         seconds: of the timing of one of them, beside the checks.
         patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.
@@ -188,7 +127,7 @@ def measure(
         _notes(results),
         costs=tuple(results[candidate].costs for candidate in candidates),
         calls_s=_calls_s(candidates),
-        workers=tuple((candidate.seat.worker, results[candidate].likeness) for candidate in candidates),
+        workers=tuple((candidate.seat.worker, results[candidate].fingerprint) for candidate in candidates),
     )
 
 
@@ -216,16 +155,7 @@ def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
     return tuple(f"{', '.join(sorted(workers))}: {note}" for note, workers in saying.items())
 
 
-def pulse_of(actor: Actor) -> Pulse | None:
-    """A living actor's answer to a ping, which a server fills with nothing; None: it does not answer in time."""
-    try:
-        answer = rpc.get(actor.call_in(PING, "ping"), PING_S)
-    except rpc.NoAnswer:
-        return None
-    return answer if isinstance(answer, Pulse) else Pulse()
-
-
-def _hangs(candidate: Candidate, pulse: Pulse | None, crashes: CrashReports | None) -> TrainingError:
+def _hangs(candidate: Candidate, pulse: Pulse | None, crashes: Crashes | None) -> TrainingError:
     """The error for a worker that gave no answer, or in which no call of the user's code began for too long."""
     seat = candidate.seat
     error = crashes.not_measured(seat, candidate.actor, pulse) if crashes is not None else None
@@ -233,7 +163,7 @@ def _hangs(candidate: Candidate, pulse: Pulse | None, crashes: CrashReports | No
     return error or LostAtStart(cause, hint=HINT, host=seat.spec.host)
 
 
-def _result(candidate: Candidate, ref: Ref[Measured | Failed], crashes: CrashReports | None) -> Measured:
+def _result(candidate: Candidate, ref: Ref[Measured | Failed], crashes: Crashes | None) -> Measured:
     host = candidate.seat.spec.host
     try:
         result = rpc.get(ref, MEASURE_S)

@@ -88,7 +88,7 @@ class FirstLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likeness:
+class JobFingerprint:
     """What one process makes of the job.
 
     Attributes:
@@ -105,12 +105,12 @@ class Likeness:
     reached: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
 
-    def without_loss(self) -> Likeness:
+    def without_loss(self) -> JobFingerprint:
         """The same for processes that have other weights at first."""
         return dataclasses.replace(self, loss=None, reached={})
 
 
-Named = tuple[str, Likeness]
+Named = tuple[str, JobFingerprint]
 """A worker's name (its host's, a slash and its device's), and what it makes of the job."""
 
 
@@ -124,7 +124,7 @@ class Difference:
     more: str = ""
 
 
-def refuse(workers: Sequence[Named], head: Likeness) -> None:
+def refuse(workers: Sequence[Named], head: JobFingerprint) -> None:
     """Refuse to train where workers do not make the same of the job; ``head`` is what the coordinator makes of it.
 
     Raises:
@@ -138,7 +138,7 @@ def refuse(workers: Sequence[Named], head: Likeness) -> None:
         refuse_one(worker, [usual])
     # What is a number alone may be the machine's: its cores, its clock.
     tensors = {name: held for name, held in head.held.items() if held[0] > 1}
-    refuse_one(usual, [("the coordinator's process", Likeness(held=tensors))])
+    refuse_one(usual, [("the coordinator's process", JobFingerprint(held=tensors))])
 
 
 def other_files(workers: Sequence[Named]) -> str:
@@ -176,7 +176,7 @@ def refuse_one(worker: Named, others: Sequence[Named]) -> None:
             )
 
 
-def _difference(one: Likeness, other: Likeness) -> Difference | None:
+def _difference(one: JobFingerprint, other: JobFingerprint) -> Difference | None:
     for name, numbers in one.samples.items():
         if name in other.samples and not _is_same(numbers, other.samples[name]):
             values = (_shown(numbers), _shown(other.samples[name]))
@@ -188,7 +188,7 @@ def _difference(one: Likeness, other: Likeness) -> Difference | None:
     return _of_losses(one, other)
 
 
-def _of_losses(one: Likeness, other: Likeness) -> Difference | None:
+def _of_losses(one: JobFingerprint, other: JobFingerprint) -> Difference | None:
     if one.loss is None or other.loss is None or one.loss.evaluating != other.loss.evaluating:
         return None
     if one.loss.kind != other.loss.kind and (one.loss.drawn or other.loss.drawn):
@@ -256,7 +256,7 @@ def _of_held(held: tuple[int, float, float]) -> str:
 
 
 def _said(value: object) -> str:
-    """A value of :attr:`Likeness.reached`: a number, or a tensor's shape, sum and sum of squares."""
+    """A value of :attr:`JobFingerprint.reached`: a number, or a tensor's shape, sum and sum of squares."""
     if isinstance(value, tuple) and len(value) == 3:
         return f"a tensor with the sum {value[1]:.6g}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -10,17 +10,24 @@ from typing import Any
 import pytest
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.likeness import FirstLoss, Likeness, Numbers, other_files, refuse, refuse_one
+from remote_agent.training.shared.job_fingerprint import (
+    FirstLoss,
+    JobFingerprint,
+    Numbers,
+    other_files,
+    refuse,
+    refuse_one,
+)
 
-NOTHING = Likeness()
+NOTHING = JobFingerprint()
 
 
-def likeness(*some: float, exact: str = "", shape: tuple[int, ...] | None = None, **more: Any) -> Likeness:
+def made_of(*some: float, exact: str = "", shape: tuple[int, ...] | None = None, **more: Any) -> JobFingerprint:
     found = Numbers(shape=shape if shape is not None else (len(some),), some=some, exact=exact)
-    return Likeness(samples={"batch[0] of sample 7": found}, **more)
+    return JobFingerprint(samples={"batch[0] of sample 7": found}, **more)
 
 
-def refusal(*workers: Likeness, head: Likeness = NOTHING) -> JobError | None:
+def refusal(*workers: JobFingerprint, head: JobFingerprint = NOTHING) -> JobError | None:
     """Of workers on hosts a, b, c, ..."""
     try:
         refuse([(f"{host}/cpu", each) for host, each in zip("abcd", workers, strict=False)], head)
@@ -29,14 +36,14 @@ def refusal(*workers: Likeness, head: Likeness = NOTHING) -> JobError | None:
     return None
 
 
-def image(seed: int, change: Callable[[float], float] = lambda value: value) -> Likeness:
+def image(seed: int, change: Callable[[float], float] = lambda value: value) -> JobFingerprint:
     """64 numbers of a larger image, between 0 and 255."""
     drawn = random.Random(seed)
-    return likeness(*(change(float(drawn.randrange(256))) for _ in range(64)), shape=(1, 3, 32, 32))
+    return made_of(*(change(float(drawn.randrange(256))) for _ in range(64)), shape=(1, 3, 32, 32))
 
 
-def log(value: float, allowed: float = 0.01, **more: Any) -> Likeness:
-    return Likeness(loss=FirstLoss(values=(1.0, value), allowed=allowed), **more)
+def log(value: float, allowed: float = 0.01, **more: Any) -> JobFingerprint:
+    return JobFingerprint(loss=FirstLoss(values=(1.0, value), allowed=allowed), **more)
 
 
 def test_samples_that_are_the_same_or_not_known_are_no_difference() -> None:
@@ -50,20 +57,20 @@ def test_samples_that_are_the_same_or_not_known_are_no_difference() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (likeness(3.0, exact="x"), likeness(4.0, exact="y")),  # a label
-        (likeness(3.0, 9.0, exact="x"), likeness(3.0, exact="z")),  # one token more
-        (likeness(0.5, 1.5), likeness(0.5, 1.6)),  # a feature
-        (likeness(2.0, shape=()), likeness(2.1, shape=())),
-        (likeness(0.5, 1.5), likeness(0.5, 1.5, shape=(1, 2))),
-        (likeness(*[1.0] * 64, shape=(80,)), likeness(*[1.0] * 63, shape=(80,))),
-        (likeness(0.0, 100.0), likeness(0.03, 100.0)),  # more than what is rounded beside a large number
-        (likeness(*range(64)), likeness(*range(63), 70.0)),  # one of a few numbers
+        (made_of(3.0, exact="x"), made_of(4.0, exact="y")),  # a label
+        (made_of(3.0, 9.0, exact="x"), made_of(3.0, exact="z")),  # one token more
+        (made_of(0.5, 1.5), made_of(0.5, 1.6)),  # a feature
+        (made_of(2.0, shape=()), made_of(2.1, shape=())),
+        (made_of(0.5, 1.5), made_of(0.5, 1.5, shape=(1, 2))),
+        (made_of(*[1.0] * 64, shape=(80,)), made_of(*[1.0] * 63, shape=(80,))),
+        (made_of(0.0, 100.0), made_of(0.03, 100.0)),  # more than what is rounded beside a large number
+        (made_of(*range(64)), made_of(*range(63), 70.0)),  # one of a few numbers
         (image(1), image(2)),
         (image(1), image(1, lambda value: 255 - value)),
         (image(1, lambda value: 280 + value / 10), image(2, lambda value: 280 + value / 10)),  # kelvins
     ],
 )
-def test_another_sample_is_refused_with_both_hosts_and_both_values(one: Likeness, other: Likeness) -> None:
+def test_another_sample_is_refused_with_both_hosts_and_both_values(one: JobFingerprint, other: JobFingerprint) -> None:
     error = refusal(one, other)
     assert error is not None
     assert error.cause.startswith("b/cpu and a/cpu would not train the same: batch[0] of sample 7 is ")
@@ -72,7 +79,7 @@ def test_another_sample_is_refused_with_both_hosts_and_both_values(one: Likeness
 
 
 def test_the_values_of_a_sample_are_said() -> None:
-    error = refusal(likeness(3.0, exact="x", shape=()), likeness(5.0, exact="y", shape=()))
+    error = refusal(made_of(3.0, exact="x", shape=()), made_of(5.0, exact="y", shape=()))
     assert error is not None
     assert error.cause.endswith("sample 7 is 5 on b/cpu, and 3 on a/cpu")
 
@@ -80,21 +87,24 @@ def test_the_values_of_a_sample_are_said() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (likeness(0.5, 1.5, math.nan), likeness(0.5 + 1e-6, 1.5 - 1e-6, math.nan)),
-        (likeness(0.0, 100.0), likeness(1e-6, 100.0)),  # what is rounded beside a large number
-        (likeness(0.0, 100.0), likeness(0.02, 100.0)),
-        (likeness(1.0, math.nan), likeness(1.0, 5.0)),
-        (likeness(math.nan), likeness(math.nan)),
-        (likeness(3.0, exact="x"), likeness(3.0)),  # of one it is not known
+        (made_of(0.5, 1.5, math.nan), made_of(0.5 + 1e-6, 1.5 - 1e-6, math.nan)),
+        (made_of(0.0, 100.0), made_of(1e-6, 100.0)),  # what is rounded beside a large number
+        (made_of(0.0, 100.0), made_of(0.02, 100.0)),
+        (made_of(1.0, math.nan), made_of(1.0, 5.0)),
+        (made_of(math.nan), made_of(math.nan)),
+        (made_of(3.0, exact="x"), made_of(3.0)),  # of one it is not known
         (image(1), image(1, lambda value: value + 2)),  # another decoder
         (image(1), image(1, lambda value: min(255.0, value * 1.02))),
         (image(1), image(1, lambda value: value * (1 + 1e-3))),
-        (likeness(*[-80.0] * 64, shape=(1, 80, 100)), likeness(*[-80.001] * 64, shape=(1, 80, 100))),  # silence
-        (likeness(*[0.0] * 64, shape=(1, 3, 32, 32)), likeness(*[0.0] * 64, shape=(1, 3, 32, 32))),
+        (
+            made_of(*[-80.0] * 64, shape=(1, 80, 100)),
+            made_of(*[-80.001] * 64, shape=(1, 80, 100)),
+        ),  # silence
+        (made_of(*[0.0] * 64, shape=(1, 3, 32, 32)), made_of(*[0.0] * 64, shape=(1, 3, 32, 32))),
     ],
 )
 def test_a_sample_that_another_library_or_processor_computes_a_little_differently_is_the_same(
-    one: Likeness, other: Likeness
+    one: JobFingerprint, other: JobFingerprint
 ) -> None:
     assert refusal(one, other) is None
     assert refusal(other, one) is None
@@ -103,7 +113,7 @@ def test_a_sample_that_another_library_or_processor_computes_a_little_differentl
 def test_a_loss_may_differ_by_what_either_device_allows() -> None:
     assert refusal(log(2.0), log(2.009)) is None
     assert refusal(log(2.0), log(2.1, allowed=0.2)) is None
-    assert refusal(log(2.0), Likeness(loss=FirstLoss(values=(9.0,), allowed=0.01, evaluating=False))) is None
+    assert refusal(log(2.0), JobFingerprint(loss=FirstLoss(values=(9.0,), allowed=0.01, evaluating=False))) is None
     error = refusal(log(2.0), log(2.1))
     assert error is not None
     assert error.cause == (
@@ -118,16 +128,16 @@ def test_a_loss_may_differ_by_what_either_device_allows() -> None:
 def test_random_numbers_that_are_the_same_each_time_are_others_on_another_kind_of_device(
     kind: str, drawn: bool, refused: bool
 ) -> None:
-    usual = Likeness(loss=FirstLoss(values=(2.0,), allowed=0.01, drawn=drawn))
-    other = Likeness(loss=FirstLoss(values=(3.0,), allowed=0.01, kind=kind))
+    usual = JobFingerprint(loss=FirstLoss(values=(2.0,), allowed=0.01, drawn=drawn))
+    other = JobFingerprint(loss=FirstLoss(values=(3.0,), allowed=0.01, kind=kind))
     assert (refusal(usual, other) is not None) is refused
 
 
 def test_files_that_are_others_on_another_host_are_told_with_both_hosts() -> None:
-    def files(**named: tuple[int, int, str]) -> Likeness:
-        return Likeness(files=named)
+    def files(**named: tuple[int, int, str]) -> JobFingerprint:
+        return JobFingerprint(files=named)
 
-    def told(*workers: Likeness) -> str:
+    def told(*workers: JobFingerprint) -> str:
         return other_files([(host, each) for host, each in zip("abc", workers, strict=False)])
 
     same = files(images=(2, 3000, "x"), labels=(1, 1, "y"))
@@ -149,7 +159,9 @@ def test_files_that_are_others_on_another_host_are_told_with_both_hosts() -> Non
 
 
 def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -> None:
-    reached: Sequence[Likeness] = [log(2.0, reached={"self.same": 1, "self.alpha": alpha}) for alpha in (0.1, 0.5)]
+    reached: Sequence[JobFingerprint] = [
+        log(2.0, reached={"self.same": 1, "self.alpha": alpha}) for alpha in (0.1, 0.5)
+    ]
     assert refusal(*reached) is None
     error = refusal(reached[0], log(3.0, reached=reached[1].reached))
     assert error is not None
@@ -176,7 +188,7 @@ def test_what_explains_a_difference_is_said_whatever_it_is(one: object, other: o
 
 @pytest.mark.parametrize(("count", "said"), [(4, "[0, 1, 2, 3] of shape [4]"), (5, "[0, 1, 2, 3, ...] of shape [5]")])
 def test_of_a_sample_the_first_four_numbers_are_said(count: int, said: str) -> None:
-    error = refusal(likeness(*[9.0] * count), likeness(*map(float, range(count))))
+    error = refusal(made_of(*[9.0] * count), made_of(*map(float, range(count))))
     assert error is not None
     assert f"batch[0] of sample 7 is {said} on b/cpu" in error.cause
 
@@ -190,11 +202,11 @@ def test_of_several_hosts_the_one_is_named_that_is_unlike_the_most_others() -> N
 
 
 def test_tensors_that_modules_hold_have_to_be_alike_in_all_processes_and_numbers_on_all_workers() -> None:
-    one = Likeness(held={"model.table": (100, 3.0, 100.0), "model.only": (1, 1.0, 1.0)})
-    near = Likeness(held={"model.table": (100, 3.001, 100.002)})
+    one = JobFingerprint(held={"model.table": (100, 3.0, 100.0), "model.only": (1, 1.0, 1.0)})
+    near = JobFingerprint(held={"model.table": (100, 3.001, 100.002)})
     assert refusal(one, near, head=one) is None
     for others in ((100, -9.0, 104.0), (100, 3.0, 120.0), (99, 3.0, 100.0)):
-        another = Likeness(held={"model.table": others})
+        another = JobFingerprint(held={"model.table": others})
         for found in (refusal(one, another), refusal(one, near, head=another)):
             assert found is not None
             assert "model.table is 100 numbers with the sum 3" in found.cause or "and 100 numbers" in found.cause
@@ -205,11 +217,11 @@ def test_tensors_that_modules_hold_have_to_be_alike_in_all_processes_and_numbers
         ((2, 0.0, 0.01), (2, 0.14, 0.01), False),
         ((2, 0.0, 0.5), (2, 0.0, 0.1), False),
     ):
-        found = refusal(Likeness(held={"model.table": mine}), Likeness(held={"model.table": theirs}))
+        found = refusal(JobFingerprint(held={"model.table": mine}), JobFingerprint(held={"model.table": theirs}))
         assert (found is None) is alike, (mine, theirs)
-    pair = Likeness(held={"model.pair": (2, 1.0, 1.0)})
-    assert refusal(pair, pair, head=Likeness(held={"model.pair": (2, -1.0, 1.0)})) is not None
-    cores = Likeness(held={"model.only": (1, 16.0, 256.0)})
+    pair = JobFingerprint(held={"model.pair": (2, 1.0, 1.0)})
+    assert refusal(pair, pair, head=JobFingerprint(held={"model.pair": (2, -1.0, 1.0)})) is not None
+    cores = JobFingerprint(held={"model.only": (1, 16.0, 256.0)})
     assert refusal(one, cores) is not None
     assert refusal(one, one, head=cores) is None, "the coordinator's machine may have another number of cores"
 

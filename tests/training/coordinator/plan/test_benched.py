@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from remote_agent.training.coordinator.plan.resting import (
+from remote_agent.training.coordinator.plan.benched import (
     MAX_DOUBLINGS,
     MIN_REST_S,
     TRIAL_COST,
     TRIAL_STEPS,
-    Rest,
+    Benched,
     trial_cut,
 )
 
 
-def steps_of(rest: Rest, step_s: float, trial_s: float) -> int:
+def steps_of(rest: Benched, step_s: float, trial_s: float) -> int:
     """Steps that a rest lasts."""
     while not rest.is_over(step_s, trial_s):
         rest = rest.after_step()
@@ -22,22 +22,22 @@ def steps_of(rest: Rest, step_s: float, trial_s: float) -> int:
 
 
 def test_a_rest_lasts_some_seconds_and_longer_where_a_trial_costs_more() -> None:
-    assert steps_of(Rest(), 0.1, 0.0) == round(MIN_REST_S / 0.1)
-    steps = steps_of(Rest(), 0.1, 0.4)
+    assert steps_of(Benched(), 0.1, 0.0) == round(MIN_REST_S / 0.1)
+    steps = steps_of(Benched(), 0.1, 0.4)
     assert pytest.approx(TRIAL_COST * 0.1 * steps, abs=1.01 * TRIAL_COST * 0.1) == TRIAL_STEPS * (0.4 - 0.1)
-    assert steps_of(Rest(), 20.0, 0.0) == 1, "no step, no rest"
+    assert steps_of(Benched(), 20.0, 0.0) == 1, "no step, no rest"
 
 
 def test_each_trial_in_vain_doubles_the_rest_up_to_an_end() -> None:
-    rest, rests = Rest(), list[int]()
+    rest, rests = Benched(), list[int]()
     for _ in range(MAX_DOUBLINGS + 2):
         rests.append(steps_of(rest, 0.1, 0.0))
-        rest = rest.failed_attempts()
+        rest = rest.after_trial()
     assert rests == [100 * 2 ** min(number, MAX_DOUBLINGS) for number in range(MAX_DOUBLINGS + 2)]
 
 
 def test_without_a_known_step_nothing_is_tried() -> None:
-    assert not Rest(steps=10**9).is_over(0.0, 1.0)
+    assert not Benched(steps=10**9).is_over(0.0, 1.0)
 
 
 def test_the_slice_of_a_trial_comes_from_the_largest_share() -> None:

@@ -34,7 +34,7 @@ _PRESENCE, _ADDRESSES = range(2)  # what it is about
 _KEPT_GROUPS = 2  # a late member of the group before may still ask
 
 
-class MeetingPlace:
+class Rendezvous:
     """The coordinator's end.
 
     Args:
@@ -49,7 +49,7 @@ class MeetingPlace:
         self._changed = threading.Condition()
         self._words: dict[tuple[int, int, bytes], dict[int, bytes]] = {}
         self._given_up = 0
-        self._listener = Listener(address, self._secret, self._serve, "meeting-place")
+        self._listener = Listener(address, self._secret, self._serve, "rendezvous")
         self._listener.start()
 
     def invite(self, hosts: Sequence[str]) -> tuple[GroupMembership, ...]:

@@ -77,7 +77,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastWords:
+class LastCall:
     """What is known of a process that died, or does not answer.
 
     Attributes:
@@ -146,7 +146,7 @@ class Page:
 
         Args:
             how: the failure, in words.
-            calls: where it happened, as :class:`LastWords` has them.
+            calls: where it happened, as :class:`LastCall` has them.
         """
         if self._report is None:
             return
@@ -189,7 +189,7 @@ HERE = Page()
 """This process's."""
 
 
-def last_words(folder: Path, key: str) -> LastWords | None:
+def last_call(folder: Path, key: str) -> LastCall | None:
     """What the page of ``key`` in ``folder`` says; None: it is not on this host."""
     try:
         memory = _page(folder, key).read_bytes()
@@ -201,7 +201,7 @@ def last_words(folder: Path, key: str) -> LastWords | None:
     _, _, pid = _STEP.unpack_from(memory, _AT_STEP)
     (status,) = _EXIT.unpack_from(memory, _AT_EXIT)
     signal, calls = _of_crash(_crash(folder, key))
-    return LastWords(
+    return LastCall(
         place=place,
         seconds=time.monotonic() - since,
         how=signal or (f"os._exit({status - 1})" if status else ""),
@@ -217,9 +217,9 @@ def rays_logs() -> Path:
     return Path(global_worker.node.get_logs_dir_path())
 
 
-def last_words_here(key: str) -> LastWords | None:
-    """As :func:`last_words`, for a process of the same Ray node."""
-    return last_words(rays_logs(), key)
+def last_call_here(key: str) -> LastCall | None:
+    """As :func:`last_call`, for a process of the same Ray node."""
+    return last_call(rays_logs(), key)
 
 
 def _page(folder: Path, key: str) -> Path:
