@@ -363,7 +363,8 @@ class RunSummary:
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
-    of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
+    that a step was measured to take and ``predicted_s`` those predicted, both as of now
+    (:mod:`remote_agent.planning.step_times`); None: not known.
     ``script``, ``away_s``: see :class:`RunSpec`.
     """
 
