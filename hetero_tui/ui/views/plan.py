@@ -77,7 +77,7 @@ class PlanPane(Pane):
 
 
 def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
-    """The strategy, and the times of a step in words that fit: planned, where that was corrected; predicted; measured."""
+    """The strategy, and the times of a step in words that fit: planned, if that was corrected; predicted; measured."""
     predicted, measured = run.predicted_s, run.step_seconds
     planned = plan.predicted_step_s
     times = f"planned {fmt.milliseconds(planned)}, " if planned is not None and predicted != planned else ""
