@@ -201,15 +201,18 @@ class RunCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a run's command will come to, as far as its last step tells; of ``drain``.
+    """What a run's command will come to, as far as its last step tells.
 
     Attributes:
-        stays: every host that trains was told to leave, this one too: it goes on until another one takes part.
-        is_out: it has no part in the run just now.
+        stays: of ``drain``: every host that trains was told to leave, this one too: it goes on until another one takes
+            part.
+        is_out: of ``drain``: it has no part in the run just now.
+        is_in: of ``add``: it takes part already, and was not told to leave.
     """
 
     stays: bool = False
     is_out: bool = False
+    is_in: bool = False
 
 
 # --- What a host answers ---------------------------------------------------------------------------------------------

@@ -234,11 +234,15 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> protocol.Told:
         raise NotRunning(f"{run} is not under way on this machine")
     place = folder / "runs" / run
     control = place / protocol.CONTROL_FILE
+    left = _drained(control)
     with control.open("a", encoding="utf-8") as file:
         file.write(protocol.encode(command) + "\n")
     _, last, _ = _first_and_last(place / "events.jsonl")
     training = {worker.host for event in last if isinstance(event, protocol.Step) for worker in event.workers}
-    if command.command is not ControlCommand.DRAIN or not training:
+    if command.command is not ControlCommand.DRAIN:
+        added = {spec.host for spec in command.devices}
+        return protocol.Told(is_in=bool(added) and added <= training - left)
+    if not training:
         return protocol.Told()
     return protocol.Told(stays=training <= _drained(control), is_out=command.host not in training)
 

@@ -52,6 +52,27 @@ async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.Capture
     assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((), ""),
+        (("text-1",), "text-2 is the newest run; text-1 is under way, too\n"),
+        (("a", "b"), "text-2 is the newest run; a and b are under way, too\n"),
+    ],
+)
+async def test_a_command_without_a_runs_name_says_which_it_takes_where_several_are_under_way(
+    capsys: pytest.CaptureFixture[str], others: tuple[str, ...], said: str
+) -> None:
+    async def newest() -> tuple[str, tuple[str, ...]]:
+        return "text-2", others
+
+    session = cast("Session", SimpleNamespace(newest=newest))
+    assert await commanding.named(session, Output(), None) == "text-2"
+    assert capsys.readouterr().err == said
+    assert await commanding.named(session, Output(), "text-7") == "text-7"
+    assert capsys.readouterr().err == ""
+
+
 class Serves:
     """A session that serves a model of language, or one whose inputs only its job knows."""
 
