@@ -388,7 +388,7 @@ def replay(output: Output, path: Path | None) -> int:
         output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
     if not (output.as_json or output.plain) and on_a_terminal():
         return open_replay(Replay(recording))
-    narrator, state = Narrator(output), recording.state_after(1)
+    narrator, state = Narrator(output, alone=True), recording.state_after(1)
     for count in range(1, len(recording.entries) + 1):
         state = recording.folded(state, count - 1, count)
         if not output.as_json:

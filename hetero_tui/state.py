@@ -268,6 +268,7 @@ class LogLine:
         text: one line.
         number: from 1, over all lines ever logged.
         is_routine: a frequent line; of consecutive ones only the newest is kept.
+        is_data: commands print the same on stdout, as data.
     """
 
     time: float
@@ -275,6 +276,7 @@ class LogLine:
     text: str
     number: int = 0
     is_routine: bool = False
+    is_data: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
