@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order
+from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order, without_effect
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -33,6 +33,13 @@ NOT_SWEPT = {
     "num_iterations": "it says how long a trial is: use --set",
     "epochs": "it says how long a trial is: use --set",
     "strategy": "each trial is on one device",
+    "shards": "each trial is on one device",
+    "staleness": "each trial is on one device",
+    "in_flight": "each trial is on one device",
+    "rebalance": "each trial is on one device",
+    "slice_deadline_s": "each trial is on one device",
+    "allow": "each trial is on one device",
+    "measure_seconds": "it changes no figure",
     "checkpoint_seconds": "it changes no figure",
     "checkpoint_every": "it changes no figure",
     "keep_checkpoints": "it changes no figure",
@@ -108,6 +115,8 @@ def read_sweep(
                 )
             ]
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]
+            why = without_effect(order.job, order.code, given, swept).get(parameter.name)
+            wrong += [f"--param {text}: has no effect: {why}"] if why and not said else []
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:
