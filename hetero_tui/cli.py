@@ -207,7 +207,7 @@ async def status(call: Call, output: Output) -> int:
         for host in document["hosts"]:
             if host["state"] == HostState.FAILED:
                 failed.setdefault(host["name"], f"{host['name']}: status: {host['detail']}")
-        for said in failed.values():
+        for said in (*failed.values(), *session.left_behind):
             output.complain(f"hetero-tui: {said}")
         return commanding.exit_code(done=[*session.surveyed.keys() - failed], failed=[*failed])
 

@@ -157,6 +157,8 @@ async def runs(call: Call, output: Output) -> int:
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
         for error in failed:
             output.error(error)
+        for said in session.left_behind:
+            output.complain(f"hetero-tui: {said}")
         return commanding.exit_code(
             done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
         )

@@ -206,11 +206,13 @@ class Told:
     Attributes:
         stays: of ``drain``: every host that trains was told to leave, this one too: it goes on until another one takes
             part.
+        again: of ``drain``: it was told to leave before.
         is_out: of ``drain``: it has no part in the run just now.
         is_in: of ``add``: it takes part already, and was not told to leave.
     """
 
     stays: bool = False
+    again: bool = False
     is_out: bool = False
     is_in: bool = False
 

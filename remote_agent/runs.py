@@ -242,9 +242,10 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> protocol.Told:
     if command.command is not ControlCommand.DRAIN:
         added = {spec.host for spec in command.devices}
         return protocol.Told(is_in=bool(added) and added <= training - left)
+    again = command.host in left
     if not training:
-        return protocol.Told()
-    return protocol.Told(stays=training <= _drained(control), is_out=command.host not in training)
+        return protocol.Told(again=again)
+    return protocol.Told(stays=training <= _drained(control), again=again, is_out=command.host not in training)
 
 
 def _drained(control: Path) -> set[str]:

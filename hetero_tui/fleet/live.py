@@ -207,6 +207,10 @@ class LiveFleet:
             text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
             self.emit(events.Notice(level=events.Level.WARNING, text=text))
 
+    def left_behind(self) -> tuple[str, ...]:
+        """Where something of ours may be that the inventory no longer has, and what takes it away."""
+        return tuple(warnings(self.inventory, self.ledger, self.environments))
+
     def _refuse_name_of_another(self) -> None:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
 
@@ -260,7 +264,7 @@ class LiveFleet:
         if only is None:
             await self._follow_moved()
             self.warn_of_others()
-            for text in warnings(self.inventory, self.ledger, self.environments):
+            for text in self.left_behind():
                 self.emit(events.Notice(level=events.Level.WARNING, text=text))
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)

@@ -49,6 +49,8 @@ def _drained(run: str, host: str, told: protocol.Told) -> Asked:
     if told.stays:
         others = f"every host that trains was told to leave, and {run} needs one"
         return Asked(run, f"{others}: {host} leaves when another one takes part; `hetero-tui stop` ends the run")
+    if told.again:
+        return Asked(run, f"{run} was told before to go on without {host}: it leaves after the step")
     return Asked(run, f"{run} is told to go on without {host}")
 
 

@@ -237,6 +237,7 @@ def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) ->
     ("drained", "told"),
     [
         (["a"], protocol.Told()),
+        (["a", "a"], protocol.Told(again=True)),
         (["a", "b"], protocol.Told(stays=True)),
         (["b", "c"], protocol.Told(is_out=True)),
     ],

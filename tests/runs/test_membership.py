@@ -15,6 +15,8 @@ from remote_agent import protocol
     ("told", "said"),
     [
         (protocol.Told(), "text-1 is told to go on without nas"),
+        (protocol.Told(again=True), "text-1 was told before to go on without nas: it leaves after the step"),
+        (protocol.Told(again=True, is_out=True), "no worker of nas trains in text-1 now"),
         (protocol.Told(stays=True), "nas leaves when another one takes part"),
         (protocol.Told(is_out=True), "no worker of nas trains in text-1 now"),
     ],
