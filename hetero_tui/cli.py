@@ -166,7 +166,7 @@ async def up(
     python_mirror: PythonMirror = "",
 ) -> int:
     """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
-    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
+    sources = cli_hosts.sources_if(bootstrap, "--bootstrap", from_laptop, wheels, index, torch_index, python_mirror)
     async with call.session() as session:
         from hetero_tui import reports
 

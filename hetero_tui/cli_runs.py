@@ -51,7 +51,7 @@ async def train(
     from hetero_tui.runs.order import HINT, read_order
     from hetero_tui.runs.sweep import order_from
 
-    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
+    sources = cli_hosts.sources_if(bootstrap, "--bootstrap", from_laptop, wheels, index, torch_index, python_mirror)
     pairs = with_log(settings, log_to)
     if job is None and sweep is None:
         output.complain(f"hetero-tui: train: which job? -> {HINT}, or --from SWEEP")

@@ -238,3 +238,35 @@ def test_metrics_are_of_a_session_that_follows_what_starts_later(
     (session,) = served
     assert isinstance(session, AppSession)
     assert session._elsewhere.is_wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "digits", "--from-laptop"), "--from-laptop goes with --bootstrap: without it nothing is installed"),
+        (("train", "digits", "--from-laptop", "--wheels", "x"), "--from-laptop and --wheels go with --bootstrap"),
+        (("up", "--wheels", "x"), "--wheels goes with --bootstrap"),
+        (("check", "--from-laptop"), "--from-laptop goes with --fix"),
+        (("bootstrap", "--index", "ftp:x"), "--index ftp:x: is no URL"),
+        (
+            ("up", "--bootstrap", "--torch-index", "whl", "--python-mirror", "http://"),
+            "--torch-index whl: is no URL, such as https://mirror.example/simple; --python-mirror http://: is no URL",
+        ),
+        (("add", "me@nas", "--identity-file", "/no/such"), "add: --identity-file /no/such: there is no such file"),
+        (
+            ("plan", "digit", "--allow", "x", "--by", "y", "--set", "seed=z", "--fleet", "f", "--measure"),
+            "6 mistakes:\n  --allow x: valid: exact, inexact\n  --by y: valid: speed, loss\n  --by is for --race\n"
+            "  --measure looks at the machines that are there, not at those of --fleet\n  no job 'digit'",
+        ),
+        (("plan", "digits", "--by", "loss"), "plan: --by is for --race"),
+    ],
+)
+def test_options_that_can_not_be_meant_are_refused_before_anything_is_contacted(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("hosts: {x: {address: 127.0.0.1, port: 1}}\n")
+    done = CliRunner().invoke(application, ["-i", str(inventory), *words])
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert said in done.stderr
+    assert "refused the connection" not in done.stderr

@@ -14,7 +14,17 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order, without_effect
+from hetero_tui.runs.order import (
+    Job,
+    Order,
+    misspelt,
+    own_hints,
+    parse_job,
+    parse_settings,
+    read_order,
+    rest_of,
+    without_effect,
+)
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -93,6 +103,7 @@ def read_sweep(
     own: Mapping[str, Any] = own_hints(named) if named is not None else {}
     known = {**own, **fields.hints()}
     given = parse_settings(pairs)[0]
+    rest = rest_of(order.job, order.code) if order is not None else None
     found: dict[str, Parameter] = {}
     wrong: list[str] = []
     for text in parameters:
@@ -111,7 +122,11 @@ def read_sweep(
                 mistake
                 for end in ends
                 for mistake in fields.check(
-                    {**given, parameter.name: end}, own=own, is_open=order.job.is_open, swept=swept - {parameter.name}
+                    {**given, parameter.name: end},
+                    own=own,
+                    is_open=order.job.is_open,
+                    rest=rest,
+                    swept=swept - {parameter.name},
                 )
             ]
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]

@@ -273,3 +273,10 @@ def test_what_can_not_be_trained_from_a_sweep_says_why(tmp_path: Path, monkeypat
     with pytest.raises(OrderError, match="is not in this folder") as caught:
         order_from(result("job.py:Job"), None)
     assert "train path/to/job.py:Job --from sweep-x" in caught.value.hint
+
+
+def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts() -> None:
+    with pytest.raises(OrderError, match="early_stopping=1: needs keep_best=METRIC"):
+        read_sweep("digits", ["early_stopping=1,2"], 5)
+    assert read_sweep("digits", ["early_stopping=1,2"], 5, pairs=["keep_best=val_loss"]).search is not None
+    assert read_sweep("digits", ["early_stopping=1,2", "keep_best=val_loss,max:x"], 5).search is not None
