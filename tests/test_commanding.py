@@ -255,7 +255,7 @@ def test_metrics_are_of_a_session_that_follows_what_starts_later(
         (("add", "me@nas", "--identity-file", "/no/such"), "add: --identity-file /no/such: there is no such file"),
         (
             ("plan", "digit", "--allow", "x", "--by", "y", "--set", "seed=z", "--fleet", "f", "--measure"),
-            "--by is for --race\n  --measure looks at the machines that are there, not at those of --fleet\n  no job 'dig",
+            "--by is for --race\n  --measure looks at the machines that are there, not at those of --fleet\n  no job",
         ),
         (("plan", "digits", "--by", "loss"), "plan: --by is for --race"),
     ],
