@@ -29,7 +29,7 @@ from hetero_tui.runs import measured, membership
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, find_among, find_to_stop, list_runs, live_runs, stop_run
-from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
+from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
 from remote_agent import protocol
@@ -164,6 +164,7 @@ class Session(Following):
         async with self._exclusively(TRAINING), self._fleet.alone("train"):
             if order.script is None or order.search is not None:
                 self._refuse_beside_live_run("train")
+                refuse_shards(order, len(self.inventory.hosts))
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)

@@ -65,6 +65,18 @@ async def test_a_run_on_a_host_that_the_inventory_no_longer_has_is_stopped(
     assert (ended.id, ended.state, stopped) == ("text-1", RunState.STOPPED, ["text-1 on gone"])
 
 
+async def test_an_order_that_no_host_of_the_inventory_can_carry_out_contacts_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(session, "_look", look)
+    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
+    with pytest.raises(UsageError, match="shards=2: there is 1 host in the inventory"):
+        await session.launch(read_order("digits", {"shards": "2"}, ()))
+
+
 @pytest.mark.parametrize(("state", "word"), [(ClusterState.DOWN, "starting"), (ClusterState.DEGRADED, "adding hosts")])
 async def test_only_a_cluster_that_is_down_is_said_to_be_started(
     session: Session, monkeypatch: pytest.MonkeyPatch, state: ClusterState, word: str

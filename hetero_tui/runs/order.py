@@ -25,6 +25,7 @@ from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.kinds import nearest
 from remote_agent.search import Search
+from remote_agent.strategies import AUTO, SPECS
 
 _READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
 
@@ -152,6 +153,22 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
         hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
         raise ChangesError(tuple(mistakes), hint=hint)
     return wanted
+
+
+def refuse_shards(order: Order, hosts: int) -> None:
+    """Refuse more parts of the parameter server than the inventory has ``hosts``, before anything is contacted.
+
+    Raises:
+        OrderError: each part is on a host of its own, and there are fewer.
+    """
+    values = fields.values_of(order.settings, None)
+    shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
+    if shards > hosts and (strategy not in SPECS or SPECS[strategy].servers):
+        are = "is 1 host" if hosts == 1 else f"are {hosts} hosts"
+        raise OrderError(
+            (f"--set shards={shards}: there {are} in the inventory, and each shard is on a host of its own",),
+            hint="leave it out: the plan then chooses how many",
+        )
 
 
 def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:

@@ -132,6 +132,8 @@ def read_sweep(
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]
             why = without_effect(order.job, order.code, given, swept).get(parameter.name)
             wrong += [f"--param {text}: has no effect: {why}"] if why and not said else []
+    if fields.values_of(given, None).get("shards", 0) > 1:
+        mistakes.append(f"--set shards={given['shards']}: {NOT_SWEPT['shards']}")
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:

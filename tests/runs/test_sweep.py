@@ -275,6 +275,12 @@ def test_what_can_not_be_trained_from_a_sweep_says_why(tmp_path: Path, monkeypat
     assert "train path/to/job.py:Job --from sweep-x" in caught.value.hint
 
 
+def test_a_sweep_whose_trials_were_to_have_several_shards_is_refused() -> None:
+    with pytest.raises(OrderError, match="--set shards=3: each trial is on one device"):
+        read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=3"])
+    assert read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=1"]).search is not None
+
+
 def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts() -> None:
     with pytest.raises(OrderError, match="early_stopping=1: needs keep_best=METRIC"):
         read_sweep("digits", ["early_stopping=1,2"], 5)
