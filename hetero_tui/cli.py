@@ -166,7 +166,7 @@ async def up(
     python_mirror: PythonMirror = "",
 ) -> int:
     """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
-    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
+    sources = cli_hosts.sources_if(bootstrap, "--bootstrap", from_laptop, wheels, index, torch_index, python_mirror)
     async with call.session() as session:
         from hetero_tui import reports
 
@@ -207,7 +207,7 @@ async def status(call: Call, output: Output) -> int:
         for host in document["hosts"]:
             if host["state"] == HostState.FAILED:
                 failed.setdefault(host["name"], f"{host['name']}: status: {host['detail']}")
-        for said in failed.values():
+        for said in (*failed.values(), *session.left_behind):
             output.complain(f"hetero-tui: {said}")
         return commanding.exit_code(done=[*session.surveyed.keys() - failed], failed=[*failed])
 

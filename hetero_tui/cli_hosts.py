@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,7 +97,7 @@ async def check(
     python_mirror: PythonMirror = "",
 ) -> int:
     """Find what keeps machines from training well, and its mend. On each and between them; nothing is changed."""
-    wanted = sources(from_laptop, wheels, index, torch_index, python_mirror) if fix else None
+    wanted = sources_if(fix, "--fix", from_laptop, wheels, index, torch_index, python_mirror)
     async with call.session(narrate=fix) as session:
         report = await session.check(wanted)
         if output.as_json:
@@ -156,6 +157,7 @@ async def add(
 
     if bool(target) == from_ssh_config:
         raise UsageError("name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local")
+    _refuse_missing(identity_file)
     machines = Machines(call.path, accept_new_host_keys=call.accept)
     added: list[str] = []
     failed: list[str] = []
@@ -180,6 +182,11 @@ async def add(
     return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
 
 
+def _refuse_missing(identity_file: str) -> None:
+    if identity_file and not Path(identity_file).expanduser().is_file():
+        raise UsageError(f"--identity-file {identity_file}: there is no such file", step="add")
+
+
 @commanding.command(commands, options=("as_json", "plain"))
 async def remove(
     call: Call,
@@ -199,18 +206,36 @@ async def remove(
     return DONE
 
 
+def sources_if(wanted: bool, option: str, *options: Any) -> Sources | None:
+    """As :func:`sources` where something is to be installed, as ``option`` says; None where nothing is.
+
+    Raises:
+        UsageError: as there; or an option tells how to install, and ``option`` is not there.
+    """
+    if wanted:
+        return sources(*options)
+    given = [name for name, value in zip(("--from-laptop", "--wheels"), options, strict=False) if value]
+    if given:  # the others may be in the environment
+        goes = "goes" if len(given) == 1 else "go"
+        raise UsageError(f"{' and '.join(given)} {goes} with {option}: without it nothing is installed")
+    return None
+
+
 def sources(
     from_laptop: bool, wheels: str, index: str, torch_index: str, python_mirror: str, mistakes: tuple[str, ...] = ()
 ) -> Sources:
     """Where packages come from, by the options of a command line.
 
     Raises:
-        UsageError: they do not go together, or the folder is none.
+        UsageError: they do not go together, the folder is none, or a URL is none.
     """
     from hetero_tui.fleet.install.sources import TORCH_INDEX, Sources
 
     folder = Path(wheels).expanduser().absolute() if wheels else None
     wrong = list(mistakes)
+    for option, url in (("--index", index), ("--torch-index", torch_index), ("--python-mirror", python_mirror)):
+        if url and not re.match(r"(https?://[^\s/]|file:///)", url):
+            wrong.append(f"{option} {url}: is no URL, such as https://mirror.example/simple")
     if folder is not None and not from_laptop:
         wrong.append("--wheels goes with --from-laptop")
     if folder is not None and not folder.is_dir():

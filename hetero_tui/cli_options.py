@@ -17,6 +17,9 @@ AcceptKeys = Annotated[
     typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
 ]
 Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run's name; the newest if not given.")]
+LiveRun = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="The run's name; the only one under way if not given.")
+]
 Weights = Annotated[
     protocol.Choice | None,
     typer.Option(

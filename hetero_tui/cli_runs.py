@@ -9,7 +9,20 @@ import typer
 
 from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
-from hetero_tui.cli_options import Host, JobOrNone, Json, LogTo, Plain, Run, Settings, Weights, With, hosts, with_log
+from hetero_tui.cli_options import (
+    Host,
+    JobOrNone,
+    Json,
+    LiveRun,
+    LogTo,
+    Plain,
+    Run,
+    Settings,
+    Weights,
+    With,
+    hosts,
+    with_log,
+)
 from hetero_tui.commanding import Call
 from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE, USAGE
@@ -51,7 +64,7 @@ async def train(
     from hetero_tui.runs.order import HINT, read_order
     from hetero_tui.runs.sweep import order_from
 
-    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
+    sources = cli_hosts.sources_if(bootstrap, "--bootstrap", from_laptop, wheels, index, torch_index, python_mirror)
     pairs = with_log(settings, log_to)
     if job is None and sweep is None:
         output.complain(f"hetero-tui: train: which job? -> {HINT}, or --from SWEEP")
@@ -73,10 +86,9 @@ async def train(
 async def attach(call: Call, output: Output, run: Run = None) -> int:
     """Follow a run from its first event. Of a script: its output from its first line."""
     async with call.session(record=True) as session:
-        _, found = await session.find(run)
-        if found.script:
-            return await commanding.follow_script(session, output, found.id)
-        return await commanding.follow(session, output, run)
+        _, found = await session.find(await commanding.named(session, output, run))
+        follows = commanding.follow_script if found.script else commanding.follow
+        return await follows(session, output, found.id)
 
 
 @commanding.command(commands)
@@ -92,20 +104,19 @@ async def logs(
 ) -> int:
     """Print what a run's processes logged, on all hosts. The job's prints, what was decided and why, Ray's errors."""
     async with call.session(narrate=False) as session:
-        return await commanding.logs(session, output, run, host, worker, follow=follow)
+        name = await commanding.named(session, output, run)
+        return await commanding.logs(session, output, name, host, worker, follow=follow)
 
 
 @commanding.command(commands, interrupted=half_way("ending the run"))
-async def stop(call: Call, output: Output, run: Run = None) -> int:
+async def stop(call: Call, output: Output, run: LiveRun = None) -> int:
     """End a run after its current step, with a checkpoint."""
     async with call.session(narrate=False) as session:
-        await session.stop_run(run)
-        runs = await session.status()
-        wanted = [summary for _, summary in runs if run is None or summary.id == run]
+        ended = await session.stop_run(run)
         if output.as_json:
-            output.document({"run": wanted[-1].id, "state": wanted[-1].state, "step": wanted[-1].step})
+            output.document({"run": ended.id, "state": ended.state, "step": ended.step})
         else:
-            output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
+            output.data(f"{ended.id} is {ended.state} at step {ended.step:,}")
         return DONE
 
 
@@ -159,6 +170,8 @@ async def runs(call: Call, output: Output) -> int:
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
         for error in failed:
             output.error(error)
+        for said in session.left_behind:
+            output.complain(f"hetero-tui: {said}")
         return commanding.exit_code(
             done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
         )
@@ -212,7 +225,8 @@ async def export(
 
     async with call.session(narrate=False) as session:
         if form in protocol.WEIGHTS:
-            name, place, step = await session.export(run, form, path, weights or protocol.Choice.NEWEST)
+            chosen = weights or protocol.Choice.NEWEST
+            name, place, step = await session.export(await commanding.named(session, output, run), form, path, chosen)
             if output.as_json:
                 output.document({"run": name, "file": str(place.resolve()), "step": step})
             else:

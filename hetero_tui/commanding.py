@@ -59,6 +59,18 @@ def _whether_to_trust(host: str, error: HostKeyUnknown) -> str:
     return f"{host}: {error.endpoint} was never seen; its key is {error.fingerprint}. Trust it?"
 
 
+async def named(session: Session, output: Output, run: str | None) -> str:
+    """A run's name; of none the newest run's, which is said where others are under way: one of them may be meant."""
+    if run is not None:
+        return run
+    name, others = await session.newest()
+    if others:
+        output.say(
+            f"{name} is the newest run; {' and '.join(others)} {'is' if len(others) == 1 else 'are'} under way, too"
+        )
+    return name
+
+
 async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
     """Print a run's events until its last one; the exit code says how it ended. A ``demo`` leaves no checkpoint."""
     from hetero_tui import answers
@@ -146,7 +158,7 @@ async def write_out(
     """Write what ``text`` makes of a run to ``path``, by default its name and ``ending``; without both to stdout."""
     from hetero_tui.reporting.figures import figures_of
 
-    summary, happened = await session.history_of(run)
+    summary, happened = await session.history_of(await named(session, output, run))
     if summary.script:
         hint = f"`hetero-tui logs {summary.id}` shows what it printed"
         raise RunError(f"{summary.id} is a script or a sweep: it made no steps itself", step="read run", hint=hint)
@@ -378,7 +390,7 @@ def replay(output: Output, path: Path | None) -> int:
         output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
     if not (output.as_json or output.plain) and on_a_terminal():
         return open_replay(Replay(recording))
-    narrator, state = Narrator(output), recording.state_after(1)
+    narrator, state = Narrator(output, alone=True), recording.state_after(1)
     for count in range(1, len(recording.entries) + 1):
         state = recording.folded(state, count - 1, count)
         if not output.as_json:

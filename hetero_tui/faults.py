@@ -156,7 +156,7 @@ def _usual(run: RunView) -> float:
     # Where time goes back, a clock was set back.
     pairs = [pair for pair in itertools.pairwise(run.recent) if pair[1].time > pair[0].time]
     gaps = [(after.time - before.time) / max(1, after.step - before.step) for before, after in pairs]
-    return statistics.median(gaps) if gaps else run.step_seconds or 0.0
+    return statistics.median(gaps) if gaps else run.interval or 0.0
 
 
 def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:

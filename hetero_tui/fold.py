@@ -27,6 +27,7 @@ _LEVELS = {
 }
 """Host states that write a line to the log when a host enters them, with the line's level."""
 
+_DATA = (protocol.Evaluated, protocol.RunFinished)  # see StepPrinter in hetero_tui.narration
 _ROUTINE = (protocol.CheckpointSaved, protocol.Evaluated)
 """Frequent events; of their consecutive log lines only the newest is kept."""
 
@@ -94,12 +95,15 @@ def apply(state: State, event: Event) -> State:
             return _logged(state, event.time, event.level, text)
 
 
-def _logged(state: State, time: float, level: Level, text: str, is_routine: bool = False) -> State:
+def _logged(
+    state: State, time: float, level: Level, text: str, is_routine: bool = False, is_data: bool = False
+) -> State:
     before = state.log
     number = before[-1].number + 1 if before else 1
     if is_routine and before and before[-1].is_routine:
         before = before[:-1]
-    line = LogLine(time=time, level=level, text=one_line(text, WHOLE), number=number, is_routine=is_routine)
+    text = one_line(text, WHOLE)
+    line = LogLine(time=time, level=level, text=text, number=number, is_routine=is_routine, is_data=is_data)
     return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
 
 
@@ -391,4 +395,6 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     if event.seq <= told or run.is_past(event):
         return state  # it was followed before, or resumed, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
-    return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE)) if text else state
+    if not text:
+        return state
+    return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE), isinstance(event, _DATA))

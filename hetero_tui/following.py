@@ -41,6 +41,11 @@ class Following(Scripting):
                 await self._fleet.judge_idle()
             return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Hosts that the inventory no longer has and something of ours may run on: no question reaches them."""
+        return self._fleet.left_behind()
+
     async def events_of(
         self, run: str | None, most_steps: int | None = None
     ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:

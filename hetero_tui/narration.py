@@ -124,18 +124,24 @@ class Output:
 
 
 class Narrator:
-    """Prints each new line of the state's log to stderr, once."""
+    """Prints each new line of the state's log to stderr, once.
 
-    def __init__(self, output: Output) -> None:
+    What a :class:`StepPrinter` prints on the same terminal as well is left out, unless there is none (``alone``).
+    """
+
+    def __init__(self, output: Output, *, alone: bool = False) -> None:
         """Nothing is said before the first call."""
         self._output = output
         self._said = 0
+        self._beside_data = not alone and not output.as_json
 
     def __call__(self, state: State) -> None:
         """Say what is new in ``state``."""
         new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
             self._said = line.number
+            if line.is_data and self._beside_data and sys.stdout.isatty():
+                continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
 

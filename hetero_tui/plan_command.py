@@ -48,11 +48,10 @@ async def plan(
     """Say what a step will take and which machines help. Nothing is trained."""
     from hetero_tui.planning import fleet_file
     from hetero_tui.planning import what_if as what_if_changes
-    from hetero_tui.runs.order import read_order
 
-    _check(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
-    pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
-    order = read_order(job, pairs, paths or ())
+    pairs = [*(settings or ()), *([f"allow={allow}"] if allow == "inexact" else [])]
+    wrong = _mistakes(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
+    order = _order(job, pairs, paths or (), wrong)
     config = _config(order, fleet=fleet is not None)
     changes = what_if or []
     if fleet is not None:
@@ -67,19 +66,33 @@ async def plan(
         return _print(output, survey, config, changes, explain=explain, measured=measured)
 
 
-def _check(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> None:
-    """Raises UsageError with every mistake."""
-    from hetero_tui.errors import UsageError
-
+def _mistakes(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> list[str]:
+    """What is wrong with the options."""
     mistakes = [f"--allow {allow}: valid: exact, inexact"] if allow not in ("exact", "inexact") else []
     mistakes += [f"--by {by}: valid: speed, loss"] if by not in ("speed", "loss") else []
     mistakes += ["--by is for --race"] if by != "speed" and not race else []
     mistakes += ["--race trains on the machines that are there, not on those of --what-if or --fleet"] * (
         race and (what_if or fleet)
     )
-    mistakes += ["--measure looks at the machines that are there, not at those of --fleet"] if measure and fleet else []
-    if mistakes:
-        raise UsageError("; ".join(mistakes), step="plan")
+    return mistakes + (
+        ["--measure looks at the machines that are there, not at those of --fleet"] if measure and fleet else []
+    )
+
+
+def _order(job: str, pairs: list[str], paths: list[str] | tuple[()], wrong: list[str]) -> Order:
+    """The order; raises PlanError with its mistakes and those that are ``wrong`` beside it."""
+    from hetero_tui.errors import OrderError, PlanError
+    from hetero_tui.runs.order import read_order
+
+    try:
+        order = read_order(job, pairs, paths)
+    except OrderError as error:
+        if not wrong:
+            raise
+        raise PlanError((*wrong, *error.mistakes), hint=error.hint) from error
+    if wrong:
+        raise PlanError(tuple(wrong))
+    return order
 
 
 async def _race(session: Session, output: Output, order: Order, survey: Survey, config: TrainingConfig, by: By) -> int:

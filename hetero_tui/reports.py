@@ -87,6 +87,8 @@ def runs_document(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str
                 "state": run.state,
                 "step": run.step,
                 "loss": run.loss,
+                "step_s": run.step_s,
+                "predicted_s": run.predicted_s,
                 "started": run.started,
                 "host": host,
             }

@@ -21,6 +21,7 @@ from hetero_tui.state import (
 )
 from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
+from remote_agent.planning.step_times import measured_s, predicted_s
 from remote_agent.states import RunState
 
 
@@ -48,6 +49,8 @@ def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
         stalled_before=run.stalled_before + gone,
         last_event=event.time,
         phases=_phases(before, event),
+        step_seconds=measured_s(run.recent) if run.recent is not before.recent else run.step_seconds,
+        predicted_s=predicted_s(before.predicted_s, event),
     )
     return run, level, text
 
@@ -117,9 +120,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             run = replace(run, workers=_workers(run, event.shares), shares_seq=event.seq)
             return run, Level.INFO, f"rebalanced{reason}: {shares}"
         case protocol.Replanned():
-            plan = run.plan and replace(run.plan, predicted_step_s=event.predicted_step_s)
             level = Level.WARNING if event.restarts else Level.INFO
-            return replace(run, plan=plan, replanned=event), level, f"step {event.step:,}: {event.reason}"
+            return replace(run, replanned=event), level, f"step {event.step:,}: {event.reason}"
         case protocol.WorkerJoined():
             workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
             return replace(run, workers=workers), Level.GOOD, _joined(event)

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from hetero_tui.errors import UsageError
+from hetero_tui.errors import HostError, UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
 from hetero_tui.keeper import ASKING
 from hetero_tui.runs.history import history
-from hetero_tui.runs.listing import find_run, with_silent
+from hetero_tui.runs.listing import find_among, find_run, list_runs, with_silent
 from hetero_tui.runs.script import rays_output, refuse_ours
 from hetero_tui.runs.serving import Service, place_of, serving
 from hetero_tui.runs.sweep import result_of
@@ -27,6 +27,14 @@ class Scripting(Installing):
         """The host and the state of a run (None: the newest); raises RunError if there is no such run."""
         with self._working("looking for the run"):
             return await find_run(self._fleet.cluster, self._fleet.transports, run)
+
+    async def newest(self) -> tuple[str, tuple[str, ...]]:
+        """The name of the newest run, and the others that are under way; raises RunError if there is no run."""
+        with self._working("looking for the run"):
+            failed: list[HostError] = []
+            runs = await list_runs(self._fleet.cluster, self._fleet.transports, failed.append)
+            name = find_among(runs, None, failed)[1].id
+            return name, tuple(run.id for _, run in runs if not run.state.final and run.id != name)
 
     async def history_of(
         self, run: str | None, most_steps: int | None = None

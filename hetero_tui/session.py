@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hetero_tui import events
-from hetero_tui.errors import OrderError, RunError
+from hetero_tui.errors import HostError, OrderError
 from hetero_tui.events import ClusterState, Level
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.install.sources import Sources
@@ -28,10 +28,11 @@ from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.launch import launch
-from hetero_tui.runs.listing import find_run, stop_run
-from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
+from hetero_tui.runs.listing import beside, find_among, find_to_stop, list_runs, live_runs, stop_run
+from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
+from remote_agent import protocol
 from remote_agent.planning.survey import Survey
 from remote_agent.states import RunState
 
@@ -163,11 +164,16 @@ class Session(Following):
         async with self._exclusively(TRAINING), self._fleet.alone("train"):
             if order.script is None or order.search is not None:
                 self._refuse_beside_live_run("train")
+                refuse_shards(order, len(self.inventory.hosts))
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
+            elif order.script is None or order.search is not None:
+                others = beside(await list_runs(fleet.cluster, fleet.answering))
+                if others:
+                    self.notice(Level.WARNING, others)
             run, head = await launch(fleet, order, archive)
             if order.script is None:
                 self._run_is_on(head)
@@ -195,17 +201,26 @@ class Session(Following):
         self._follow(run)
         return run
 
-    async def stop_run(self, run: str | None = None) -> None:
-        """Stop a run (None: the one on the screen, else the newest) after the current step, with a checkpoint."""
+    async def stop_run(self, run: str | None = None) -> protocol.RunSummary:
+        """Stop a run (None: the one on the screen, else the only one under way) after its step, with a checkpoint.
+
+        One on a host that was taken out of the inventory is found, too. Returns the run as it stands then.
+
+        Raises:
+            UsageError: several are under way, and none was named.
+            RunError: there is no such run, or it is over.
+            HostError: its head failed at it.
+        """
         with self._working("ending the run"):
-            current = self._state.run
+            cluster, current = self.inventory.cluster, self._state.run
             wanted = run if run is not None else (current.run if current is not None else None)
-            host, summary = await find_run(self.inventory.cluster, self._fleet.transports, wanted)
-            if summary.state.final:
-                raise RunError(f"{summary.id} is {summary.state} already", step="stop run")
-            if current is not None and current.run == summary.id:
-                self.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STOPPING))
-            await stop_run(self.inventory.cluster, self._fleet.transports[host], summary.id)
+            async with self._fleet.with_former() as transports:
+                failed: list[HostError] = []
+                host, summary = find_to_stop(await list_runs(cluster, transports, failed.append), wanted, failed)
+                if current is not None and current.run == summary.id:
+                    self.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STOPPING))
+                await stop_run(cluster, transports[host], summary.id)
+                return find_among(await list_runs(cluster, {host: transports[host]}), summary.id)[1]
 
     async def drain(self, host: str) -> membership.Asked:
         """Take ``host`` out of the current run after its step, without loss.
@@ -231,7 +246,10 @@ class Session(Following):
                 await fleet.look_at(host)
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # this also adds it to the run
-                return membership.soon((await find_run(self.inventory.cluster, fleet.answering, None))[1].id, host)
+                runs = [run.id for _, run in await live_runs(self.inventory.cluster, fleet.answering)]
+                if not runs:
+                    return membership.Asked("", f"{host} is in the cluster again; no run is under way")
+                return membership.soon(" and ".join(runs), host)
             asked = await membership.undrain(fleet, host)
             self.notice(Level.INFO, asked.said)
             return asked

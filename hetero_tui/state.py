@@ -176,13 +176,13 @@ class RunView:
     workers: tuple[WorkerView, ...] = ()
     shares_seq: int = 0  # the number of the event that gave the workers their shares of now
     recent: tuple[protocol.Step, ...] = ()
-    superseded: protocol.Step | None = (
-        None  # the furthest one before a fault that it recovers from, until it is past it
-    )
+    superseded: protocol.Step | None = None  # the furthest one before a fault, until the run is past it again
     faults: tuple[Fault, ...] = ()
     stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()
     plan: protocol.PlanMade | None = None
+    step_seconds: float | None = None  # of a step, as measured now; see remote_agent.planning.step_times
+    predicted_s: float | None = None  # of a step, as it is predicted now; ``plan`` has what was planned
     replanned: protocol.Replanned | None = None
     last_event: float | None = None
     away_seconds: float = 0.0
@@ -226,11 +226,8 @@ class RunView:
         return tuple(step for step in self.recent if step.seq > self.shares_seq) or self.recent
 
     @property
-    def step_seconds(self) -> float | None:
-        """Mean seconds of a recent step, measured between step events if there are two.
-
-        If the head's clock was set back between them, it is the mean of what the steps themselves say.
-        """
+    def interval(self) -> float | None:
+        """Mean seconds from one recent step to the next, with what comes between; as the steps say, if clocks jump."""
         if not self.recent:
             return None
         first, last = self.recent[0], self.recent[-1]
@@ -241,7 +238,7 @@ class RunView:
     @property
     def samples_per_second(self) -> float | None:
         """Throughput over the recent steps."""
-        seconds = self.step_seconds
+        seconds = self.interval
         if not seconds or not self.recent:
             return None
         return sum(step.samples for step in self.recent) / len(self.recent) / seconds
@@ -249,7 +246,7 @@ class RunView:
     @property
     def remaining_seconds(self) -> float | None:
         """Estimated seconds until the last step."""
-        seconds = self.step_seconds
+        seconds = self.interval
         return None if seconds is None or self.state.final else max(0, self.iterations - self.step) * seconds
 
     @property
@@ -266,6 +263,7 @@ class LogLine:
         time: in seconds since the epoch.
         number: from 1, over all lines ever logged.
         is_routine: a frequent line; of consecutive ones only the newest is kept.
+        is_data: commands print the same on stdout, as data.
     """
 
     time: float
@@ -273,6 +271,7 @@ class LogLine:
     text: str
     number: int = 0
     is_routine: bool = False
+    is_data: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +321,8 @@ class State:
                 "started": shown.started and self.here(shown.started),
                 "away_s": shown.away_seconds,
                 "curve": tuple(loss for _, loss in losses),
+                "step_s": shown.step_seconds,
+                "predicted_s": shown.predicted_s,
                 "iterations": shown.iterations,
                 "parameters": shown.parameters,
             }

@@ -211,15 +211,20 @@ class RunCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a run's command will come to, as far as its last step tells; of ``drain``.
+    """What a run's command will come to, as far as its last step tells.
 
     Attributes:
-        stays: every host that trains was told to leave, this one too: it goes on until another one takes part.
-        is_out: it has no part in the run just now.
+        stays: of ``drain``: every host that trains was told to leave, this one too: it goes on until another one takes
+            part.
+        again: of ``drain``: it was told to leave before.
+        is_out: of ``drain``: it has no part in the run just now.
+        is_in: of ``add``: it takes part already, and was not told to leave.
     """
 
     stays: bool = False
+    again: bool = False
     is_out: bool = False
+    is_in: bool = False
 
 
 # --- What a host answers ---------------------------------------------------------------------------------------------
@@ -373,7 +378,8 @@ class RunSummary:
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
-    of its later steps (the median of a few), ``predicted_s`` those that were predicted; None: not known.
+    that a step was measured to take and ``predicted_s`` those predicted, both as of now
+    (:mod:`remote_agent.planning.step_times`); None: not known.
     ``script``, ``away_s``: see :class:`RunSpec`.
     """
 

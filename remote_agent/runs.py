@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from remote_agent import plain_file, protocol, reopening, tail
 from remote_agent.host.processes import absolute_path, find_named
+from remote_agent.planning import step_times
 from remote_agent.settings import GOALS
 from remote_agent.states import ControlCommand, RunState
 
@@ -54,11 +54,11 @@ def list_runs(folder: Path) -> protocol.RunList:
 
 def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.RunSummary:
     """How one run stands, from the first and the last lines of its events."""
-    first, last = _first_and_last(events)
-    step, loss, seq = 0, None, 0
+    first, last, steps = _first_and_last(events)
+    step, loss, seq, predicted = 0, None, 0, None
     final: protocol.Event | None = None
     for event in last:
-        seq = event.seq
+        seq, predicted = event.seq, step_times.predicted_s(predicted, event)
         if isinstance(event, protocol.Step):
             step, loss = event.step, event.loss
         elif isinstance(event, protocol.RunResumed):
@@ -78,7 +78,6 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
             state = RunState.RUNNING if first is not None else RunState.STARTING
     started = None if first is None else first.time
     sampled = sampled_steps(events)
-    later = sampled[len(sampled) // 2 :]
     return protocol.RunSummary(
         id=spec.run,
         job=spec.job,
@@ -94,8 +93,8 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         curve=tuple(event.loss for event in sampled if event.loss is not None),
         iterations=first.iterations if isinstance(first, protocol.RunStarted) else 0,
         parameters=first.parameters if isinstance(first, protocol.RunStarted) else 0,
-        step_s=statistics.median(event.seconds for event in later) if later else None,
-        predicted_s=later[-1].predicted_s if later else None,
+        step_s=step_times.measured_s(steps),
+        predicted_s=predicted,
         script=spec.script,
         away_s=spec.away_s,
     )
@@ -232,13 +231,18 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> protocol.Told:
         raise NotRunning(f"{run} is not under way on this machine")
     place = folder / "runs" / run
     control = place / protocol.CONTROL_FILE
+    left = _drained(control)
     with control.open("a", encoding="utf-8") as file:
         file.write(protocol.encode(command) + "\n")
-    _, last = _first_and_last(place / "events.jsonl")
+    _, last, _ = _first_and_last(place / "events.jsonl")
     training = {worker.host for event in last if isinstance(event, protocol.Step) for worker in event.workers}
-    if command.command is not ControlCommand.DRAIN or not training:
-        return protocol.Told()
-    return protocol.Told(stays=training <= _drained(control), is_out=command.host not in training)
+    if command.command is not ControlCommand.DRAIN:
+        added = {spec.host for spec in command.devices}
+        return protocol.Told(is_in=bool(added) and added <= training - left)
+    again = command.host in left
+    if not training:
+        return protocol.Told(again=again)
+    return protocol.Told(stays=training <= _drained(control), again=again, is_out=command.host not in training)
 
 
 def _drained(control: Path) -> set[str]:
@@ -252,23 +256,34 @@ def _drained(control: Path) -> set[str]:
     return hosts
 
 
-def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
-    """The first event, and those from the last step on. No others are decoded: this is done for every run there is."""
+def _first_and_last(
+    path: Path,
+) -> tuple[protocol.Event | None, list[protocol.Event], list[protocol.Step]]:
+    """The first event, those from the last step on, and the last steps; no others are decoded.
+
+    This is done for every run there is.
+    """
     last: list[protocol.Event] = []
+    steps: list[protocol.Step] = []
     if not path.is_file():
-        return None, []
+        return None, [], []
+    found, resumed = False, False
     try:
         with path.open("rb") as file:
             first = _event(file.readline(MAX_LINE))
             for _, line in islice(tail.lines_from_end(file, MAX_LINE), MAX_LINES):
                 event = _event(line)
-                if event is not None:
+                if event is not None and not found:
                     last.append(event)
+                resumed = resumed or isinstance(event, protocol.RunResumed)
                 if isinstance(event, protocol.Step):
+                    found = True
+                    steps += [] if resumed else [event]  # earlier ones may be made again, by other workers
+                if found and (resumed or len(steps) == step_times.MEASURED_STEPS):
                     break
     except OSError:
-        return None, []
-    return first, last[::-1]
+        return None, [], []
+    return first, last[::-1], steps[::-1]
 
 
 def _event(line: bytes) -> protocol.Event | None:

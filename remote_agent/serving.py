@@ -47,8 +47,9 @@ class Served:
     """
 
     def __init__(self, place: Path, device: str = "", choice: protocol.Choice = protocol.Choice.NEWEST) -> None:
+        self.device = chosen_device(device)
         found, loaded, model = weights.model_of(place, choice)
-        self.step, self.device = found.step, device or _best_device()
+        self.step = found.step
         try:
             self._model = model.to(self.device).eval()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -204,9 +205,19 @@ class _Kept:
     count: int = 0
 
 
-def _best_device() -> str:
-    """The first that is there, the CPU last."""
-    return next(name for kind in backend.BACKENDS.values() for name in kind.names())
+def chosen_device(wanted: str) -> str:
+    """The device of that name, or of that kind (``cuda``: the first); empty: the best one, the CPU last.
+
+    Raises:
+        JobError: this machine has none of that name.
+    """
+    here = [name for kind in backend.BACKENDS.values() for name in kind.names()]
+    if wanted in ("", *here):
+        return wanted or here[0]
+    first = next((name for name in here if name.partition(":")[0] == wanted), None)
+    if first is None:
+        raise JobError(f"it has no device {wanted!r}", hint=f"--device {' or '.join(here)}")
+    return first
 
 
 def _logits(given: Any) -> Any:

@@ -266,6 +266,12 @@ class TrainingConfig:
         return cls(**(base | {name: value for name, value in values.items() if name in base}))
 
 
+def values_of(settings: Mapping[str, str], rest: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What is known of the settings: those of texts that can be read, and beside them as in :func:`check`."""
+    given = _read({name: text for name, text in settings.items() if name in hints()}, parse=True)[0]
+    return given if rest is None else {**_defaults(), **rest, **given}
+
+
 def names() -> tuple[str, ...]:
     """All settings."""
     return tuple(field.name for field in dataclasses.fields(TrainingConfig))

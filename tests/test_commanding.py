@@ -52,6 +52,27 @@ async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.Capture
     assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((), ""),
+        (("text-1",), "text-2 is the newest run; text-1 is under way, too\n"),
+        (("a", "b"), "text-2 is the newest run; a and b are under way, too\n"),
+    ],
+)
+async def test_a_command_without_a_runs_name_says_which_it_takes_where_several_are_under_way(
+    capsys: pytest.CaptureFixture[str], others: tuple[str, ...], said: str
+) -> None:
+    async def newest() -> tuple[str, tuple[str, ...]]:
+        return "text-2", others
+
+    session = cast("Session", SimpleNamespace(newest=newest))
+    assert await commanding.named(session, Output(), None) == "text-2"
+    assert capsys.readouterr().err == said
+    assert await commanding.named(session, Output(), "text-7") == "text-7"
+    assert capsys.readouterr().err == ""
+
+
 class Serves:
     """A session that serves a model of language, or one whose inputs only its job knows."""
 
@@ -217,3 +238,34 @@ def test_metrics_are_of_a_session_that_follows_what_starts_later(
     (session,) = served
     assert isinstance(session, AppSession)
     assert session._elsewhere.is_wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "digits", "--from-laptop"), "--from-laptop goes with --bootstrap: without it nothing is installed"),
+        (("train", "digits", "--from-laptop", "--wheels", "x"), "--from-laptop and --wheels go with --bootstrap"),
+        (("up", "--wheels", "x"), "--wheels goes with --bootstrap"),
+        (("check", "--from-laptop"), "--from-laptop goes with --fix"),
+        (("bootstrap", "--index", "ftp:x"), "--index ftp:x: is no URL"),
+        (
+            ("up", "--bootstrap", "--torch-index", "whl", "--python-mirror", "http://"),
+            "--torch-index whl: is no URL, such as https://mirror.example/simple; --python-mirror http://: is no URL",
+        ),
+        (("add", "me@nas", "--identity-file", "/no/such"), "add: --identity-file /no/such: there is no such file"),
+        (
+            ("plan", "digit", "--allow", "x", "--by", "y", "--set", "seed=z", "--fleet", "f", "--measure"),
+            "--by is for --race\n  --measure looks at the machines that are there, not at those of --fleet\n  no job",
+        ),
+        (("plan", "digits", "--by", "loss"), "plan: --by is for --race"),
+    ],
+)
+def test_options_that_can_not_be_meant_are_refused_before_anything_is_contacted(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("hosts: {x: {address: 127.0.0.1, port: 1}}\n")
+    done = CliRunner().invoke(application, ["-i", str(inventory), *words])
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert said in done.stderr
+    assert "refused the connection" not in done.stderr

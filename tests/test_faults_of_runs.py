@@ -164,7 +164,7 @@ def test_a_fault_whose_cost_no_event_gives_costs_the_gap_between_two_steps(
 ) -> None:
     """The last step ended at 10 s, the usual one takes 1 s, and a fault was seen at 10.5 s."""
     known = run(fault(time=10.5), recent=(made(4, 9.0), made(5, 10.0)))
-    assert known.step_seconds == pytest.approx(1.0)
+    assert known.interval == pytest.approx(1.0)
     (row,) = after(known, made(number, time))
     assert row.stall_s == (None if cost is None else pytest.approx(cost))
 

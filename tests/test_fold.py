@@ -78,12 +78,12 @@ def both_up() -> State:
 
 def test_a_corrected_plan_foresees_what_steps_take_and_says_why() -> None:
     plan = protocol.PlanMade(seq=1, time=1.0, strategy="sync", shares=(), predicted_step_s=1.0)
-    reason = "a step takes 2 s, 100% more than planned"
+    reason = "a step takes 2 s, 100% more than predicted"
     event = protocol.Replanned(seq=2, time=2.0, step=40, reason=reason, predicted_step_s=2.0)
-    run, _, _ = run_fold._fold_run(RunView(run="text-7f3", job="text"), plan)
-    run, level, line = run_fold._fold_run(run, event)
+    run, _, _ = run_fold.fold_run(RunView(run="text-7f3", job="text"), plan)
+    run, level, line = run_fold.fold_run(run, event)
     assert run.plan is not None
-    assert (run.plan.predicted_step_s, run.replanned) == (2.0, event)
+    assert (run.plan.predicted_step_s, run.predicted_s, run.replanned) == (1.0, 2.0, event), "what was planned stays"
     assert (level, line) == (Level.INFO, f"step 40: {reason}")
 
 
@@ -624,7 +624,7 @@ def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps
     steps = [replace(step(number, number + 2), time=float(number)) for number in range(1, 4)]
     state = run_of(started(), plan(), replace(steps[0], time=500.0), *steps[1:])
     assert state.run is not None
-    assert (state.run.step_seconds, state.run.samples_per_second) == (1.0, 64.0)
+    assert (state.run.interval, state.run.samples_per_second) == (1.0, 64.0)
     assert state.run.remaining_seconds == 97.0
 
 
@@ -858,7 +858,7 @@ def test_a_record_that_is_read_with_few_of_its_steps_gives_the_same_figures() ->
     assert whole is not None
     assert thin is not None
     assert (thin.samples, thin.step) == (991 * 64, 991)
-    assert (thin.step_seconds, whole.step_seconds) == (1.0, 1.0)
+    assert (thin.interval, whole.interval) == (1.0, 1.0)
     assert thin.losses[::10] == whole.losses[::100]
 
 

@@ -17,7 +17,7 @@ from hetero_tui.cli import application
 from hetero_tui.errors import UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
-from hetero_tui.narration import Output, StepPrinter, saying, waiting_for
+from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
 from hetero_tui.state import initial
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -44,6 +44,31 @@ def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.Captu
     said = capsys.readouterr().out
     assert "/tmp" not in said
     assert "the demo's checkpoints are removed with it\n" in said
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_an_evaluation_and_the_end_are_printed_once_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on_terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
+    output = Output(plain=True)
+    narrator, alone, printer = Narrator(output), Narrator(Output(plain=True), alone=True), StepPrinter(output)
+    evaluated = protocol.Evaluated(
+        seq=1, time=1.0, step=9, epoch=1.0, metrics={"val_loss": 0.5}, samples=7, seconds=0.1
+    )
+    state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+    narrator(state)
+    alone(state)
+    capsys.readouterr()
+    for event in (evaluated, finished()):
+        state = apply(state, events.RunProgressed(run="text-1", event=event))
+        narrator(state)
+        printer(event)
+    found = capsys.readouterr()
+    assert found.out.startswith("step 9 evaluated on 7 samples: val loss 0.5000\nfinished: 9 steps")
+    assert ("evaluated on" in found.err, "finished after" in found.err) == (not on_terminal, not on_terminal)
+    alone(state)
+    assert "finished after" in capsys.readouterr().err, "a replay has no printed data beside it"
 
 
 def test_in_a_pipe_a_long_cell_cuts_no_other(capsys: pytest.CaptureFixture[str]) -> None:

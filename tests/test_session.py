@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.order import read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.session import Session
+from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -39,6 +40,41 @@ async def test_a_stop_or_a_drain_that_ends_first_leaves_the_session_busy_with_th
                 await session.drain("laptop")
             assert session.busy == "starting"
         assert session.busy == ""
+
+
+async def test_a_run_on_a_host_that_the_inventory_no_longer_has_is_stopped(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `remove` of the only host, `stop` said that there was no run."""
+    state, stopped = [RunState.RUNNING], list[str]()
+
+    async def runs(_: str, transports: Mapping[str, Transport], *__: object) -> object:
+        there = [host for host, transport in transports.items() if transport.host == "gone"]
+        run = protocol.RunSummary(id="text-1", job="text", state=state[0], step=3, loss=1.0, started=1.0, host="gone")
+        return tuple((host, run) for host in there)
+
+    async def stop(_: str, transport: Transport, run: str) -> None:
+        state[0] = RunState.STOPPED
+        stopped.append(f"{run} on {transport.host}")
+
+    monkeypatch.setattr("hetero_tui.session.list_runs", runs)
+    monkeypatch.setattr("hetero_tui.session.stop_run", stop)
+    session._fleet.ledger.intend(Host(name="gone", connection="local"), "node")
+    async with session:
+        ended = await session.stop_run()
+    assert (ended.id, ended.state, stopped) == ("text-1", RunState.STOPPED, ["text-1 on gone"])
+
+
+async def test_an_order_that_no_host_of_the_inventory_can_carry_out_contacts_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(session, "_look", look)
+    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
+    with pytest.raises(UsageError, match="shards=2: there is 1 host in the inventory"):
+        await session.launch(read_order("digits", {"shards": "2"}, ()))
 
 
 @pytest.mark.parametrize(("state", "word"), [(ClusterState.DOWN, "starting"), (ClusterState.DEGRADED, "adding hosts")])

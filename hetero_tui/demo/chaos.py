@@ -143,14 +143,20 @@ class Chaos:
                 await task
 
     async def _strike_again_and_again(self) -> None:
+        waits = False  # and has said so
         while True:
             await asyncio.sleep(self._chance.uniform(*self._pause))
             if not self._trains():
                 continue
             targets = await asyncio.to_thread(self._look)
             chosen = choose(targets, self._chance)
-            if chosen is not None and self._trains():
+            if not self._trains():
+                continue
+            if chosen is not None:
                 await self._strike(*chosen)
+            elif not waits:
+                self._session.notice(Level.INFO, "chaos: nothing is broken while fewer than two machines train")
+            waits = chosen is None
 
     def _trains(self) -> bool:
         run = self._session.state.run

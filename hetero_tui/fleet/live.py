@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from hetero_tui.fleet.teardown import keep, tear_down
 from hetero_tui.fleet.teardown import purge as purge_environments
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
-from hetero_tui.inventory import Inventory
+from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.transport import Transport, open_transport
 
@@ -207,6 +207,10 @@ class LiveFleet:
             text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
             self.emit(events.Notice(level=events.Level.WARNING, text=text))
 
+    def left_behind(self) -> tuple[str, ...]:
+        """Where something of ours may be that the inventory no longer has, and what takes it away."""
+        return tuple(warnings(self.inventory, self.ledger, self.environments))
+
     def _refuse_name_of_another(self) -> None:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
 
@@ -260,7 +264,7 @@ class LiveFleet:
         if only is None:
             await self._follow_moved()
             self.warn_of_others()
-            for text in warnings(self.inventory, self.ledger, self.environments):
+            for text in self.left_behind():
                 self.emit(events.Notice(level=events.Level.WARNING, text=text))
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)
@@ -287,16 +291,28 @@ class LiveFleet:
                 self.environments.intend(entry.host, PURGE)
         waiting = self._waiting()
         hosts = {host: self.transports[host.name] for host in self.inventory.hosts}
-        gone = {
-            entry.host: open_former(self.inventory, entry, accept_new_host_keys=self._accept_new_host_keys)
-            for entry in former(self.inventory, [*self.ledger.entries(), *waiting.values()])
-        }
+        gone = self._open_former([*self.ledger.entries(), *waiting.values()])
         wanted = [host for host in (*hosts, *gone) if purge or place_of(host) in waiting]
         wishes = {host: None if purge else time.time() - waiting[place_of(host)].time for host in wanted}
         try:
             return await tear_down(self.cluster, hosts, gone, self.ledger, self.emit, wishes, self.environments)
         finally:
             await _close_all(gone)
+
+    @asynccontextmanager
+    async def with_former(self) -> AsyncIterator[Mapping[str, Transport]]:
+        """The ways to all hosts, with those that the inventory no longer has and something of ours may still run on."""
+        gone = self._open_former(self.ledger.entries())
+        try:
+            yield {**self.transports, **{transport.host: transport for transport in gone.values()}}
+        finally:
+            await _close_all(gone)
+
+    def _open_former(self, entries: Iterable[Entry]) -> dict[Host, Transport]:
+        return {
+            entry.host: open_former(self.inventory, entry, accept_new_host_keys=self._accept_new_host_keys)
+            for entry in former(self.inventory, entries)
+        }
 
     async def _follow_moved(self) -> None:
         for each in (self.ledger, self.environments):

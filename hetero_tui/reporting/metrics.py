@@ -91,7 +91,7 @@ def _of_live_run(run: RunView) -> Iterator[str]:
     name = {"run": run.run}
     rates = (
         ("run_samples_per_second", "Over its recent steps.", run.samples_per_second),
-        ("run_step_seconds", "Mean of its recent steps.", run.step_seconds),
+        ("run_step_seconds", "What a step takes: the median of its last 20.", run.step_seconds),
         ("run_remaining_seconds", "Until its last step, as far as is known.", run.remaining_seconds),
     )
     for title, text, value in rates:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, HostError, RunError
+from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
@@ -115,12 +115,51 @@ def with_silent(cause: str, hint: str, failed: Sequence[HostError]) -> tuple[str
     return cause, hint
 
 
+def find_to_stop(
+    found: tuple[tuple[str, protocol.RunSummary], ...], run: str | None, failed: Sequence[HostError] = ()
+) -> tuple[str, protocol.RunSummary]:
+    """The run of that name, or the only one under way (None), be it a sweep or a script, and the host that holds it.
+
+    Raises:
+        UsageError: several are under way: a user has to say which.
+        RunError: none is under way, or it is over.
+    """
+    live = [entry for entry in found if not entry[1].state.final]
+    if run is None and len(live) > 1:
+        names = " and ".join(entry[1].id for entry in live)
+        raise UsageError(f"{names} are under way", step="stop run", hint="name the one to stop")
+    host, summary = live[0] if run is None and live else find_among(found, run, failed)
+    if summary.state.final:
+        others = f"under way: {', '.join(entry[1].id for entry in live)}" if live else "no run is under way"
+        cause, hint = with_silent(f"{summary.id} is {summary.state} already", others, failed)
+        raise RunError(cause, step="stop run", hint=hint)
+    return host, summary
+
+
+async def live_runs(
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = ignore
+) -> tuple[tuple[str, protocol.RunSummary], ...]:
+    """The training runs that are under way, oldest first, each with the host where it is. Scripts are not meant."""
+    runs = await list_runs(cluster, transports, failed)
+    return tuple(entry for entry in runs if not (entry[1].state.final or entry[1].script))
+
+
 async def live_run(
     cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = ignore
 ) -> tuple[str, protocol.RunSummary] | None:
     """The newest training run that is under way, and the host where it is; None: none is. Scripts are not meant."""
-    runs = await list_runs(cluster, transports, failed)
-    return next(((host, run) for host, run in reversed(runs) if not (run.state.final or run.script)), None)
+    return next(reversed(await live_runs(cluster, transports, failed)), None)
+
+
+def beside(found: Sequence[tuple[str, protocol.RunSummary]], run: str = "") -> str:
+    """What to know before a run starts beside others that are under way; "": there is none but ``run`` itself."""
+    live = [summary.id for _, summary in found if not summary.state.final and summary.id != run]
+    if not live:
+        return ""
+    are, end = (
+        ("is", f"`hetero-tui stop {live[0]}` ends it") if len(live) == 1 else ("are", "`hetero-tui stop RUN` ends one")
+    )
+    return f"{' and '.join(live)} {are} under way on these machines, too: each run makes the others slower -> {end}"
 
 
 async def stop_run(cluster: str, transport: Transport, run: str) -> None:

@@ -21,9 +21,11 @@ from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
 from remote_agent import settings as fields
+from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.kinds import nearest
 from remote_agent.search import Search
+from remote_agent.strategies import AUTO, SPECS
 
 _READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
 
@@ -121,7 +123,7 @@ def read_order(
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
-    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=_rest(found, code), swept=swept)
+    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest_of(found, code), swept=swept)
     mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
@@ -147,6 +149,22 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
         hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
         raise ChangesError(tuple(mistakes), hint=hint)
     return wanted
+
+
+def refuse_shards(order: Order, hosts: int) -> None:
+    """Refuse more parts of the parameter server than the inventory has ``hosts``, before anything is contacted.
+
+    Raises:
+        OrderError: each part is on a host of its own, and there are fewer.
+    """
+    values = fields.values_of(order.settings, None)
+    shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
+    if shards > hosts and (strategy not in SPECS or SPECS[strategy].servers):
+        are = "is 1 host" if hosts == 1 else f"are {hosts} hosts"
+        raise OrderError(
+            (f"--set shards={shards}: there {are} in the inventory, and each shard is on a host of its own",),
+            hint="leave it out: the plan then chooses how many",
+        )
 
 
 def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
@@ -226,12 +244,34 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     return configs[0][1] if len(configs) == 1 else {}
 
 
-def _rest(job: Job, code: Code | None) -> Mapping[str, Any] | None:
+def rest_of(job: Job, code: Code | None) -> Mapping[str, Any] | None:
     """The job's own configuration beside the defaults of a run on the fleet; None: only its host knows it."""
     if job.name in READY_JOBS and job.file is None:
         return {**fields.OF_ORDERS, **chosen_by(job)}
     is_known = code is not None and not job.is_open and "TrainingConfig" not in code.words
     return fields.OF_ORDERS if is_known else None
+
+
+def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
+    """Of the settings of a sweep's trials those that have no effect for sure, and why.
+
+    Raises:
+        OrderError: a file of the job's can't be read.
+    """
+    values = {
+        name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
+    }
+    found = dict(idle(values))
+    if code is not None and job.file is not None and not any(code.mentions(word) for word in _WHOLE):
+        functions = outline(parsed(job.file, str(job.file))).functions(job.name)
+        for name, function in ASKED_BY.items():
+            if function in functions and not code.mentions(name):
+                found[name] = not_asked_for(name)
+    return found
+
+
+_WHOLE = ("asdict", "vars", "getattr", "__dict__", "fields")
+"""What reads a setting that the text does not name."""
 
 
 def own_hints(job: Job) -> dict[str, Any]:

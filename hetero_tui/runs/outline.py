@@ -96,6 +96,16 @@ class Outline:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ), False
 
+    def functions(self, name: str) -> frozenset[str]:
+        """Members that the class of a job has for sure, or of the model factory of a DistributedTrainer."""
+        value = self._made(self.values.get(name))
+        if isinstance(value, ast.Call) and _last_name(value.func) == TRAINER:
+            factory = next((word.value for word in value.keywords if word.arg == "model_factory"), None)
+            value = self.values.get(factory.id) if isinstance(factory, ast.Name) else factory
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            value = self.values.get(value.func.id)
+        return frozenset(self._members(value, frozenset())[0]) if isinstance(value, ast.ClassDef) else frozenset()
+
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""
         return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))

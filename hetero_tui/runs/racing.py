@@ -49,7 +49,7 @@ class Runs(Protocol):
     def events_of(self, run: str | None) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
         """Its events, to its end."""
 
-    async def stop_run(self, run: str | None = None) -> None:
+    async def stop_run(self, run: str | None = None) -> object:
         """Have it end after its step."""
 
 

@@ -14,7 +14,17 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.order import Job, Order, misspelt, own_hints, parse_job, parse_settings, read_order
+from hetero_tui.runs.order import (
+    Job,
+    Order,
+    misspelt,
+    own_hints,
+    parse_job,
+    parse_settings,
+    read_order,
+    rest_of,
+    without_effect,
+)
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -33,6 +43,13 @@ NOT_SWEPT = {
     "num_iterations": "it says how long a trial is: use --set",
     "epochs": "it says how long a trial is: use --set",
     "strategy": "each trial is on one device",
+    "shards": "each trial is on one device",
+    "staleness": "each trial is on one device",
+    "in_flight": "each trial is on one device",
+    "rebalance": "each trial is on one device",
+    "slice_deadline_s": "each trial is on one device",
+    "allow": "each trial is on one device",
+    "measure_seconds": "it changes no figure",
     "checkpoint_seconds": "it changes no figure",
     "checkpoint_every": "it changes no figure",
     "keep_checkpoints": "it changes no figure",
@@ -82,6 +99,7 @@ def read_sweep(
     own: Mapping[str, Any] = own_hints(named) if named is not None else {}
     known = {**own, **fields.hints()}
     given = parse_settings(pairs)[0]
+    rest = rest_of(order.job, order.code) if order is not None else None
     found: dict[str, Parameter] = {}
     wrong: list[str] = []
     for text in parameters:
@@ -100,10 +118,18 @@ def read_sweep(
                 mistake
                 for end in ends
                 for mistake in fields.check(
-                    {**given, parameter.name: end}, own=own, is_open=order.job.is_open, swept=swept - {parameter.name}
+                    {**given, parameter.name: end},
+                    own=own,
+                    is_open=order.job.is_open,
+                    rest=rest,
+                    swept=swept - {parameter.name},
                 )
             ]
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]
+            why = without_effect(order.job, order.code, given, swept).get(parameter.name)
+            wrong += [f"--param {text}: has no effect: {why}"] if why and not said else []
+    if fields.values_of(given, None).get("shards", 0) > 1:
+        mistakes.append(f"--set shards={given['shards']}: {NOT_SWEPT['shards']}")
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:

@@ -24,6 +24,9 @@ STEP = "export"
 SINGLE = ("safetensors", "pt")
 """Formats of one file; the others are a folder."""
 
+MARKS = {"hf": "config.json", "merged": "config.json", "peft": "adapter_config.json"}
+"""The file that each export of a format has."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 """Of a file, perhaps in a folder, as Hugging Face's additional_chat_templates are."""
 
@@ -121,8 +124,20 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def refuse_kind(path: Path, form: str) -> None:
-    """Raise UsageError for a folder if the format is one file, and for a file if it is a folder."""
+    """Refuse, before anything is made, a place where the export can't be: of the other kind, or for other files.
+
+    Raises:
+        UsageError: a folder where the format is one file, a file where it is a folder, a folder with files that are of
+            no export, or a place that can't be written.
+    """
     is_single = form in SINGLE
+    there_already = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if there_already != path and not (there_already.is_dir() and os.access(there_already, os.W_OK)):
+        why = "can't be written to" if there_already.is_dir() else "is a file"
+        hint = "name another place with --output"
+        raise UsageError(f"{path} can't be written: {there_already} {why}", step=STEP, hint=hint)
+    if not is_single and path.is_dir() and not (path / MARKS[form]).exists():
+        refuse_others(path, ())  # an earlier export to the same place has that file, and is replaced
     if path.exists() and path.is_dir() is is_single:
         there, wanted = ("a folder", "one file") if is_single else ("a file", "a folder")
         hint = f"name another place with --output{f', such as {path / path.resolve().name}.{form}' * is_single}"

@@ -267,12 +267,12 @@ def is_out_of_sight(state: State, now: float) -> bool:
 def makes_no_steps(state: State, now: float) -> bool:
     """Whether the last step is so old that its pace says nothing about now."""
     age, run = step_age(state, now), state.run
-    return age is not None and run is not None and age >= max(_TOO_OLD, _TOO_OLD * (run.step_seconds or 1.0))
+    return age is not None and run is not None and age >= max(_TOO_OLD, _TOO_OLD * (run.interval or 1.0))
 
 
 def _age_style(state: State, now: float, palette: Palette) -> str:
     age, run = step_age(state, now), state.run
-    if age is None or run is None or age < max(_OLD, _OLD * (run.step_seconds or 1.0)):
+    if age is None or run is None or age < max(_OLD, _OLD * (run.interval or 1.0)):
         return palette.foreground
     return palette.warning if makes_no_steps(state, now) else palette.muted
 

@@ -188,13 +188,13 @@ def is_soon(times: int, since_s: float, pause_s: float) -> bool:
 
 
 def what_was_off(check: SelfCheck) -> str:
-    """``a step takes 1.4 s, 40% more than planned (computing 1.0 times, all else 3.1 times as long)``."""
+    """``a step takes 1.4 s, 40% more than predicted (computing 1.0 times, all else 3.1 times as long)``."""
     found, planned = check.median, check.predicted.seconds
     off = found.seconds / planned - 1
     called = {COMPUTE: "computing", EXCHANGE: "all else"}
     terms = ", ".join(f"{called[name]} {ratio:.2g} times" for name, ratio in check.ratios.items())
     return (
-        f"a step takes {seconds(found.seconds)}, {abs(off):.0%} {'more' if off > 0 else 'less'} than planned"
+        f"a step takes {seconds(found.seconds)}, {abs(off):.0%} {'more' if off > 0 else 'less'} than predicted"
         f" ({terms} as long)"
     )
 

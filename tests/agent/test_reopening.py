@@ -237,6 +237,7 @@ def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) ->
     ("drained", "told"),
     [
         (["a"], protocol.Told()),
+        (["a", "a"], protocol.Told(again=True)),
         (["a", "b"], protocol.Told(stays=True)),
         (["b", "c"], protocol.Told(is_out=True)),
     ],
@@ -262,3 +263,24 @@ def test_who_is_told_to_leave_learns_whether_it_will(
     ):
         found = runs.tell(tmp_path, "digits-1", command)
     assert found == told
+
+
+@pytest.mark.parametrize(("drained", "is_in"), [((), True), (("a",), False), (("b",), True)])
+def test_who_is_to_take_part_again_learns_whether_it_does_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drained: tuple[str, ...], is_in: bool
+) -> None:
+    place = run_folder(tmp_path)
+    parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
+    workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
+    step = protocol.Step(
+        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
+    )
+    with (place / "events.jsonl").open("a") as file:
+        file.write(encode(step) + "\n")
+    monkeypatch.setattr(runs, "find_named", lambda *_: object())
+    for host in drained:
+        runs.tell(tmp_path, "digits-1", protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
+    for host, expected in (("a", is_in), ("c", False)):
+        device = protocol.DeviceSpec(host=host, device="cpu", name="CPU")
+        told = runs.tell(tmp_path, "digits-1", protocol.RunCommand(command=ControlCommand.ADD, devices=(device,)))
+        assert told == protocol.Told(is_in=expected)

@@ -11,8 +11,21 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import reports
+from hetero_tui.run_fold import fold_run
+from hetero_tui.state import RunView
 from remote_agent import protocol, runs
-from remote_agent.protocol import Event, RunFailed, RunFinished, RunResumed, RunSpec, RunStarted, RunSummary, Step
+from remote_agent.planning.step_times import MEASURED_STEPS
+from remote_agent.protocol import (
+    Event,
+    Replanned,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunSpec,
+    RunStarted,
+    RunSummary,
+    Step,
+)
 
 HERE = protocol.DeviceSpec(host="a", device="cpu", name="test")
 
@@ -106,12 +119,37 @@ def test_a_line_that_is_still_being_written_and_one_that_cannot_be_read_are_pass
     assert (found.step, found.seq) == (1, 1)
 
 
-def test_a_run_says_what_its_later_steps_took_and_what_was_foreseen(tmp_path: Path) -> None:
+def test_a_run_says_what_its_last_steps_took_and_what_is_predicted(tmp_path: Path) -> None:
     steps = [dataclasses.replace(step(n, n), seconds=9.0 if n < 20 else 2.0, predicted_s=1.5) for n in range(1, 40)]
     found = summary(tmp_path, *steps)
     assert (found.step_s, found.predicted_s) == (2.0, 1.5)
     assert reports.run_rows((("a", found),))[0][5] == "2 s (predicted 1.5 s)"
+    document = reports.runs_document((("a", found),))["runs"][0]
+    assert (document["step_s"], document["predicted_s"]) == (2.0, 1.5)
     assert summary(tmp_path, failed(1, 0)).step_s is None
+
+
+@pytest.mark.parametrize("ends", ["with steps", "corrected", "resumed"])
+def test_the_list_of_runs_and_the_run_on_the_screen_have_the_same_times_of_a_step(tmp_path: Path, ends: str) -> None:
+    """They were three: the median of all of the later half, the mean with pauses between steps, and a prediction."""
+    took = [0.5] * 60 + [0.04, 0.01, 0.02, 0.01, 0.03] * 4
+    all_steps = [
+        dataclasses.replace(step(n, n), time=float(n), seconds=seconds, predicted_s=0.5 if n < 60 else 0.02)
+        for n, seconds in enumerate(took, start=2)
+    ]
+    start = RunStarted(seq=1, time=1.0, run="r", job="digits", host="a", parameters=3, iterations=99, batch_size=4)
+    last: tuple[Event, ...] = {
+        "with steps": (),
+        "corrected": (Replanned(seq=90, time=90.0, step=82, reason="", predicted_step_s=0.017),),
+        "resumed": (resumed(90, 81), step(91, 82)),
+    }[ends]
+    events = (start, *all_steps, *last)
+    listed = summary(tmp_path, *events)
+    shown = RunView(run="r", job="digits")
+    for event in events:
+        shown = fold_run(shown, event)[0]
+    expected = {"with steps": (0.02, 0.02), "corrected": (0.02, 0.017), "resumed": (0.1, None)}[ends]
+    assert (listed.step_s, listed.predicted_s) == (shown.step_seconds, shown.predicted_s) == expected
 
 
 def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
@@ -130,7 +168,7 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     first = RunStarted(seq=1, time=5.0, run="r", job="digits", host="a", parameters=3, iterations=9, batch_size=4)
     found = summary(tmp_path, first, *(step(seq, seq - 1) for seq in range(2, 12_000)), saved(12_000))
     assert (found.step, found.seq, found.started) == (11_998, 12_000, 5.0)
-    assert decoded == 3 + runs.CURVE_POINTS, "the first, the last, the last step, and those of the curve"
+    assert decoded == 2 + MEASURED_STEPS + runs.CURVE_POINTS, "the first, the last, the last steps, those of the curve"
     assert len(found.curve) == runs.CURVE_POINTS
 
 

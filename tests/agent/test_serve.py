@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from remote_agent.serve import Server
-from remote_agent.serving import Served, _plain
+from remote_agent.serving import Served, _plain, chosen_device
 from remote_agent.training.errors import JobError
+from remote_agent.training.worker.device import backend
 
 
 class Ending(Server):
@@ -82,6 +83,29 @@ def test_whatever_predict_gives_is_answered(given: Any, status: int, said: str) 
     assert found[0] == status
     assert said in found[1]
     assert server.ended == ""
+
+
+class Gpus(backend.Backend):
+    def names(self) -> list[str]:
+        return ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"), [("", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")]
+)
+def test_a_device_is_chosen_by_its_name_or_kind(monkeypatch: pytest.MonkeyPatch, wanted: str, chosen: str) -> None:
+    monkeypatch.setattr(backend, "BACKENDS", {"cuda": Gpus(), "cpu": backend.CPU})
+    assert chosen_device(wanted) == chosen
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:7", "cuda:x", "mps", "GPU 0"])
+def test_where_a_device_is_not_there_those_that_are_there_are_named(
+    monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setattr(backend, "BACKENDS", {"cuda": Gpus(), "cpu": backend.CPU})
+    with pytest.raises(JobError, match=f"it has no device '{wanted}'") as error:
+        chosen_device(wanted)
+    assert error.value.hint == "--device cuda:0 or cuda:1 or cpu"
 
 
 def _caused(kind: type[Exception], cause: Exception) -> Exception:

@@ -144,6 +144,56 @@ def test_a_misspelt_setting_of_ours_is_said_though_only_the_host_knows_the_jobs_
     assert search.parameters[0].name == "lr", "the job's own, and not ours"
 
 
+FIXED = """
+class Job:
+    def create_model(self): ...
+    def create_data(self): ...
+    def create_optimizer(self, model, config): return SGD(model.parameters(), lr={rate})
+    def create_scheduler(self, optimizer, config): return StepLR(optimizer, 10)
+class Usual:
+    def create_model(self): ...
+    def create_data(self): ...
+job = DistributedTrainer(model_factory=Job(), data_loader=[])
+usual = DistributedTrainer(model_factory=Usual(), data_loader=[])
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "parameter", "why"),
+    [
+        ("Job", "schedule=linear,cosine", "the job's create_scheduler does not use config.schedule"),
+        ("job", "schedule=linear,cosine", "the job's create_scheduler does not use config.schedule"),
+        ("Job", "warmup_steps=1..9", "the job's create_scheduler does not use config.warmup_steps"),
+        ("Job", "learning_rate=1e-4..1", "the job's create_optimizer does not use config.learning_rate"),
+        ("Job", "lora_alpha=1..9", "it counts with lora_rank=16 or another"),
+        ("Job", "topk_fraction=0.1..1", "it counts with codec=topk"),
+        ("Job", "outer_momentum=0.1..0.9", "it counts with outer=nesterov"),
+        ("Job", "staleness=1..9", "each trial is on one device"),
+        ("Job", "clip_norm=1..9", ""),
+        ("Usual", "schedule=linear,cosine", ""),
+        ("usual", "learning_rate=1e-4..1", ""),
+    ],
+)
+def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts(
+    tmp_path: Path, job: str, parameter: str, why: str
+) -> None:
+    file = tmp_path / "job.py"
+    file.write_text(FIXED.format(rate=0.1))
+    if not why:
+        assert read_sweep(f"{file}:{job}", [parameter], 5).search is not None
+        return
+    with pytest.raises(OrderError, match=re.escape(why)):
+        read_sweep(f"{file}:{job}", [parameter], 5)
+
+
+def test_a_setting_that_the_jobs_files_may_read_is_left_to_the_host(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']"):
+        file.write_text(FIXED.format(rate=rate))
+        assert read_sweep(f"{file}:Job", ["learning_rate=1e-4..1"], 5).search is not None
+    assert read_sweep("digits", ["lora_rank=2,4", "lora_alpha=1..9"], 5).search is not None
+
+
 def test_a_sweep_without_parameters_is_refused() -> None:
     with pytest.raises(OrderError, match="no --param"):
         read_sweep("digits", [], 5)
@@ -223,3 +273,16 @@ def test_what_can_not_be_trained_from_a_sweep_says_why(tmp_path: Path, monkeypat
     with pytest.raises(OrderError, match="is not in this folder") as caught:
         order_from(result("job.py:Job"), None)
     assert "train path/to/job.py:Job --from sweep-x" in caught.value.hint
+
+
+def test_a_sweep_whose_trials_were_to_have_several_shards_is_refused() -> None:
+    with pytest.raises(OrderError, match="--set shards=3: each trial is on one device"):
+        read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=3"])
+    assert read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=1"]).search is not None
+
+
+def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts() -> None:
+    with pytest.raises(OrderError, match="early_stopping=1: needs keep_best=METRIC"):
+        read_sweep("digits", ["early_stopping=1,2"], 5)
+    assert read_sweep("digits", ["early_stopping=1,2"], 5, pairs=["keep_best=val_loss"]).search is not None
+    assert read_sweep("digits", ["early_stopping=1,2", "keep_best=val_loss,max:x"], 5).search is not None

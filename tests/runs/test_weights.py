@@ -37,12 +37,35 @@ def test_a_folder_with_files_of_another_export_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("form", ["safetensors", "pt", "hf", "peft", "merged"])
 def test_a_file_in_a_folders_place_is_refused_and_so_is_a_folder_in_a_files(tmp_path: Path, form: str) -> None:
     (file := tmp_path / "file").touch()
-    wrong, right = (tmp_path, file) if form in SINGLE else (file, tmp_path)
+    (folder := tmp_path / "folder").mkdir()
+    wrong, right = (folder, file) if form in SINGLE else (file, folder)
     with pytest.raises(UsageError, match=f"--format {form} is ") as error:
         refuse_kind(wrong, form)
     assert "--output" in error.value.hint
     refuse_kind(right, form)
     refuse_kind(tmp_path / "new", form)
+
+
+@pytest.mark.parametrize(
+    ("form", "mark"), [("hf", "config.json"), ("merged", "config.json"), ("peft", "adapter_config.json")]
+)
+def test_a_folder_of_other_files_is_refused_before_the_head_makes_the_export(
+    tmp_path: Path, form: str, mark: str
+) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"such as notes\.txt") as error:
+        refuse_kind(tmp_path, form)
+    assert "--output" in error.value.hint
+    (tmp_path / mark).touch()
+    refuse_kind(tmp_path, form)  # an earlier export, whose other files the job has made
+
+
+@pytest.mark.parametrize("form", ["pt", "hf"])
+def test_a_place_below_a_file_is_refused_before_the_head_makes_the_export(tmp_path: Path, form: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is a file"):
+        refuse_kind(tmp_path / "file/new/weights", form)
+    refuse_kind(tmp_path / "some/new/weights", form)
 
 
 class Gone(Exception):

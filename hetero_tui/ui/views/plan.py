@@ -76,13 +76,11 @@ class PlanPane(Pane):
 
 
 def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
-    """The strategy, and the predicted time of a step beside the measured one, in words that fit."""
-    predicted, measured = plan.predicted_step_s, run.step_seconds
-    times = f"predicted {fmt.milliseconds(predicted)}"
-    corrected = run.recent[-1].predicted_s if run.recent else None  # by what steps took, or for the workers of now
-    if corrected is not None and corrected != predicted:
-        predicted = corrected
-        times += f", now {fmt.milliseconds(corrected)}"
+    """The strategy, and the times of a step in words that fit: planned, if that was corrected; predicted; measured."""
+    predicted, measured = run.predicted_s, run.step_seconds
+    planned = plan.predicted_step_s
+    times = f"planned {fmt.milliseconds(planned)}, " if planned is not None and predicted != planned else ""
+    times += f"predicted {fmt.milliseconds(predicted)}"
     off = f" ({round(100 * (measured / predicted - 1)):+d}%)" if predicted and measured else ""
     times += f", measured {fmt.milliseconds(measured)}{off}"
     title = f"{run.run}: {plan.strategy}, a step {times}"

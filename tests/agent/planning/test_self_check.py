@@ -134,7 +134,7 @@ def test_it_says_what_changed() -> None:
         "the link of c sends 1.18 MB/s, 11.8 before",
     )
     assert self_check.what_was_off(after(FLEET, 1.5, 1.5, STEPS)).endswith(
-        "50% more than planned (computing 1.5 times, all else 1.5 times as long)"
+        "50% more than predicted (computing 1.5 times, all else 1.5 times as long)"
     )
 
 
@@ -179,8 +179,8 @@ def test_a_plan_must_be_shorter_by_a_twentieth_and_gain_twice_what_it_costs() ->
 
 
 def test_it_says_whether_steps_are_longer_or_shorter_than_planned() -> None:
-    assert "20% less than planned" in self_check.what_was_off(after(FLEET, 0.8, 0.8, STEPS))
-    assert "20% more than planned" in self_check.what_was_off(after(FLEET, 1.2, 1.2, STEPS))
+    assert "20% less than predicted" in self_check.what_was_off(after(FLEET, 0.8, 0.8, STEPS))
+    assert "20% more than predicted" in self_check.what_was_off(after(FLEET, 1.2, 1.2, STEPS))
 
 
 def test_a_plan_pays_that_is_shorter_by_a_twentieth_and_gains_twice_the_pause() -> None:

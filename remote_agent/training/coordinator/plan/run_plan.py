@@ -146,6 +146,8 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     )
     least = least_slice(profile.measured.usage.buffers)
     made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
+    if not spec_of(config.strategy).split:  # where a model is cut, its notes say why
+        made = dataclasses.replace(made, notes=(*made.notes, *findings.about(config, profile.measured.findings)))
     return surveying.with_known(made, profile.before) if profile.before is not None else made
 
 

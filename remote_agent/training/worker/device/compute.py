@@ -33,6 +33,7 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses, seeding
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_out_of_memory
+from remote_agent.training.worker.device import blame
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.batches import Rows
 from remote_agent.training.worker.device.loss_scaling import LossScale
@@ -126,6 +127,7 @@ class SliceComputer:
         self._parameters = list(flat.trained(model).values())
         self._anchored = flat.BoundBuffers(model)
         self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
+        self._computing: _Part | None = None  # the part whose loss is being computed
 
     def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
         """Compute a slice of ``step``, which is called ``at`` in messages, and leave its gradient sum.
@@ -183,12 +185,14 @@ class SliceComputer:
         try:
             result = self._forward_backward(step, own, state, before)
             devices.synchronize(self._device)  # what failed on the device is raised here
+        except JobError as error:
+            raise self._blamed(error, error) from error
         except TrainingError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             together = self.unit or self._at_a_time(len(own.indices)) == 1
             if not is_out_of_memory(error):
-                raise as_job_error(LOSS, error) from error
+                raise self._blamed(as_job_error(LOSS, error), error) from error
             if together:
                 full = as_job_error(LOSS, error)
                 raise TooLarge(full.cause, hint=full.hint, detail=full.detail) from error
@@ -197,6 +201,18 @@ class SliceComputer:
             return result
         finally:
             HERE.leave()
+
+    def _blamed(self, found: JobError, error: BaseException) -> JobError:
+        """``found``, with the sample that is to blame where ``error`` is that of one sample's loss."""
+        part, self._computing = self._computing, None
+        if part is None or type(found) is not JobError or not isinstance(error, Exception):
+            return found
+        of, first = part.indices, part.begin
+        at = blame.position(error, len(of), lambda begin, end: self.probe(of[begin:end], self.seed, first + begin))
+        if at is None:
+            return found
+        said = blame.words(int(of[at]), datasets.fetch(self.data, of[at : at + 1], self.seed, first + at))
+        return JobError(f"{found.cause}; {said}", hint=found.hint, detail=found.detail)
 
     def _forward_backward(
         self, step: int, own: Slice, state: Mapping[str, Tensor], before: Mapping[str, Tensor]
@@ -217,7 +233,9 @@ class SliceComputer:
             with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
                 HERE.enter(LOSS, int(part.indices[0]), len(part.indices))  # to the end of backward
                 self.scalars.samples = len(part.indices)
+                self._computing = part
                 loss = losses.of_part(self._loss, self._model, samples, len(part.indices), batch if self.summed else 0)
+            self._computing = None
             self.refuse_lost(loss, samples, len(part.indices), batch)
             whole = len(part.indices) == batch
             scale = 1 / loss.weight if whole and loss.weight else 1 / batch

@@ -142,6 +142,15 @@ def test_a_named_strategy_keeps_all_hosts_and_says_what_each_adds() -> None:
     assert plan.left_out == {}
 
 
+@pytest.mark.parametrize("strategy", ["sync", "auto"])
+def test_what_a_plan_is_made_of_says_the_size_of_the_groups_of_batch_normalisation(strategy: str) -> None:
+    plan = planned(with_links(1e9, 100_000, batch_statistics=True), strategy=strategy)
+    assert plan.whole is not None
+    (note,) = (note for note in plan.whole.notes if "groups of" in note)
+    assert f"sees groups of {plan.config.unit} samples" in note
+    assert note in plan.reasons, "the run's plan says the same"
+
+
 def test_auto_says_which_hosts_it_leaves_out_and_why() -> None:
     plan = planned(with_links(1e5, 1_000_000), strategy="auto")
     assert plan.hosts == ("a",)

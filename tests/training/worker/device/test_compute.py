@@ -19,6 +19,7 @@ from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, LossNotFinite
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Slice
+from remote_agent.training.user_code import losses
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -173,7 +174,33 @@ def test_an_error_of_the_jobs_own_is_not_tried_again() -> None:
     failing = FullAbove(0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(JobError, match="shapes cannot be multiplied"):
         computer(Net(), failing)(1, Slice.whole(np.arange(4)))
-    assert failing.sizes == [4]
+    assert failing.sizes == [4, 2, 1, 1, 1, 1], "after the slice a sample was looked for that is to blame"
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, losses.function_of(None)])
+@pytest.mark.parametrize("most", [None, 8])
+def test_the_sample_whose_label_is_no_class_is_named_with_it(loss: Callable[..., Tensor], most: int | None) -> None:
+    x, y = torch.randn(SAMPLES, WIDTH), torch.zeros(SAMPLES, dtype=torch.int64)
+    y[17], y[23] = 12, -3
+    made = SliceComputer(Net(), loss, datasets.as_dataset((x, y)), CPU, seed=3, most=most)
+    with pytest.raises(JobError, match=r"sample 17 of the data is to blame, with the target 12 \("):
+        made(1, Slice.whole(np.arange(SAMPLES)))
+    with pytest.raises(JobError, match=r"sample 23 of the data is to blame, with the target -3 \("):
+        made(1, Slice.whole(np.array([30, 3, 23, 5])))
+    made(1, Slice.whole(np.arange(17)))
+
+
+def test_a_token_that_the_model_does_not_have_is_found_though_the_loss_is_the_jobs_own() -> None:
+    tokens = torch.arange(SAMPLES).remainder(7).repeat(3, 1).T.contiguous()
+    tokens[31, 1] = 99
+    model = nn.Embedding(7, CLASSES)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return model(batch["tokens"]).square().mean()
+
+    data = datasets.as_dataset([{"tokens": row, "label": at} for at, row in enumerate(tokens)])
+    with pytest.raises(JobError, match=r"sample 31 of the data is to blame, with the target 31 \("):
+        SliceComputer(model, loss, data, CPU, seed=3)(1, Slice.whole(np.arange(SAMPLES)))
 
 
 def test_a_second_attempt_has_the_same_random_numbers_and_changes_buffers_once() -> None:
