@@ -111,13 +111,14 @@ class Fault:
         step: the step in which it happened.
         host: the host.
         worker: the worker; empty: the whole host.
-        word: lost, late, slow, shard lost, head lost or coordinator lost.
+        word: one of those in :mod:`hetero_tui.faults`.
         what: description in a few words.
         done: the reaction.
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
         stall_with: the number of the fault in whose stall this one took part: both were between the same two steps.
         retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
         back: when the fault was over; None: it is not yet.
+        over: how it ended, where not by being back; empty: it is back, or not over.
         tries: number of recovery attempts.
     """
 
@@ -133,6 +134,7 @@ class Fault:
     stall_with: int | None = None
     retry_s: float | None = None
     back: float | None = None
+    over: str = ""
     tries: int = 0
 
 
@@ -179,9 +181,7 @@ class RunView:
     workers: tuple[WorkerView, ...] = ()
     shares_seq: int = 0  # the number of the event that gave the workers their shares of now
     recent: tuple[protocol.Step, ...] = ()
-    superseded: protocol.Step | None = (
-        None  # the furthest one before a fault that it recovers from, until it is past it
-    )
+    superseded: protocol.Step | None = None  # the furthest one before a fault, until it is past it again
     faults: tuple[Fault, ...] = ()
     stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()

@@ -149,7 +149,7 @@ def _whole(fault: Fault, all_columns: Sequence[Col], view: View, width: int) -> 
 def _back(fault: Fault, view: View) -> Text:
     palette = view.palette
     if fault.back is not None:
-        return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
+        return Text(fault.over or f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
     if view.run is not None and view.run.state.final:
         return Text("slow to the end" if fault.word == "slow" else "never", style=palette.muted)
     worker = next((each for each in view.run.workers if each.worker == fault.worker), None) if view.run else None
