@@ -21,6 +21,7 @@ from hetero_tui.state import (
 )
 from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
+from remote_agent.figures import number
 from remote_agent.states import RunState
 
 
@@ -184,7 +185,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 evaluation=event.evaluation,
                 detail="",
             )
-            figures = "".join(f", {name.replace('_', ' ')} {value:.4g}" for name, value in event.evaluation.items())
+            figures = "".join(
+                f", {name.replace('_', ' ')} {number(value, 4)}" for name, value in event.evaluation.items()
+            )
             word = "stopped" if event.stopped else "finished"
             speed = f"{event.samples_per_second:,.0f} samples/s"
             why = f" ({event.reason})" if event.reason else ""
@@ -209,7 +212,7 @@ def _resumed(event: protocol.RunResumed) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+    return "n/a" if value is None else number(value, 4)
 
 
 def _unless_superseded(evaluated: protocol.Evaluated | None, step: int) -> protocol.Evaluated | None:

@@ -33,6 +33,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from remote_agent import deadlines, protocol
+from remote_agent.figures import number
 from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, SweepResult, Trial
 from remote_agent.raw_ray import append_event
@@ -296,7 +297,7 @@ def table(result: SweepResult) -> Iterator[str]:
 
 
 def _figure(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+    return "n/a" if value is None else number(value, 4)
 
 
 def _written(settings: Mapping[str, str]) -> str:
@@ -320,8 +321,8 @@ def carry_out(place: Path) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         sweep.stopped = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, stop)
     about: dict[str, Any] = {"run": spec.run, "job": spec.job, "host": spec.host, "batch_size": 0, "parameters": 0}
     append_event(journal, RunStarted(seq=1, time=time.time(), **about, iterations=0, config=dict(spec.config)))
     from remote_agent.training.coordinator import engine, history  # noqa: F401 - each trial has what is loaded now

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_agent import reopening
+from remote_agent.figures import number
 from remote_agent.protocol import (
     FINAL_KINDS,
     Evaluated,
@@ -139,7 +140,7 @@ def _value(value: object) -> str:
         case Stage():
             return f"{value.worker} blocks {value.span}"
         case float():
-            return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+            return number(value, 4)
         case int():
             return f"{value:,}"
         case _:

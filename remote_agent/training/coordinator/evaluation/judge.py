@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_agent import protocol
+from remote_agent.figures import number
 from remote_agent.goals import Goal, Watched, up_to
 from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NoWorkerLeft
@@ -176,4 +177,4 @@ class Judge:
         times, metric = f"{patience} evaluations" if patience > 1 else "1 evaluation", self._goal.metric
         if best is None:
             return f"early stopping: {metric} was no finite number in {times}"
-        return f"early stopping: {metric} did not get better in {times}; best {best[1]:.4g} at step {best[0]}"
+        return f"early stopping: {metric} did not get better in {times}; best {number(best[1], 4)} at step {best[0]}"

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TextIO
 
 from remote_agent import protocol
+from remote_agent.figures import number
 from remote_agent.goals import shown
 from remote_agent.protocol import Event
 from remote_agent.training.coordinator.prints import output_lines
@@ -129,4 +130,4 @@ def duration(seconds: float) -> str:
 
 
 def _number(figure: float | None) -> str:
-    return "n/a" if figure is None else f"{figure:.4g}"
+    return "n/a" if figure is None else number(figure, 4)
