@@ -12,10 +12,7 @@ from hetero_tui.state import State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.sentences import ready_words
 from remote_agent.job_settings import described, written
-from remote_agent.settings import OF_ORDERS, WHEN_RESUMED, TrainingConfig
-
-FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
-"""Settings that the fleet's devices make meaningless here."""
+from remote_agent.settings import FOR_SCRIPTS, OF_ORDERS, WHEN_RESUMED, TrainingConfig
 
 _SAME_STEPS = frozenset({*WHEN_RESUMED, "seed"}) - {"epochs"}
 """Settings with which the model, and what a step takes, are what they were in an earlier run; of no others, and of none
@@ -120,7 +117,7 @@ def foot(state: State, job: str, given: Mapping[str, str], width: int = 200) -> 
     steps = given.get("num_iterations") or usual["num_iterations"]
     in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
     if steps.isdigit() and seconds is not None and not in_epochs:
-        said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
+        said.append(f"about {fmt.wait(int(steps) * seconds)} of steps")
     said.append(f"{parameters:,} parameters")
     while len(said) > 1 and len(", ".join(said)) > width:
         said.pop()
