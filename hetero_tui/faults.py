@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
+from hetero_tui import text
 from hetero_tui.state import FAULTS, Fault, RunView
 from hetero_tui.text import one_line
 from remote_agent import protocol
@@ -184,7 +185,7 @@ def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
         if fault.word == SLOW and fault.back is None and not fault.done:
             was, share = before.get(fault.worker), now.get(fault.worker, 0.0)
             if was is not None and round(was * 100) != round(share * 100):
-                faults = _with(faults, replace(fault, done=f"share {was:.0%} → {share:.0%}"))
+                faults = _with(faults, replace(fault, done=f"share {text.share(was)} → {text.share(share)}"))
     return faults
 
 

@@ -137,7 +137,7 @@ def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
         return (f"new key: press {key_of('key')}" if key_of("key") else "new key",)
     back = key_of("bring_back")
     left = None if host.next_try is None else host.next_try - now
-    wait = "" if left is None or left <= 0 else fmt.duration(max(1.0, left))
+    wait = "" if left is None or left <= 0 else fmt.wait(max(1.0, left))
     match host.state:
         case HostState.UNREACHABLE:
             since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"
@@ -211,7 +211,7 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             return Text("-", style=palette.muted) if away else _link(host, now, palette)
         case col.SHARE:
             share = share_of(host, run)  # of a host that is out of reach too: the run's events tell it
-            return Text("-" if share is None else fmt.percent(share), style=palette.muted if share is None else figures)
+            return Text("-" if share is None else fmt.share(share), style=palette.muted if share is None else figures)
         case col.RAY:
             return Text("-", style=palette.muted) if away else _ray(host, figures, palette)
         case _:
