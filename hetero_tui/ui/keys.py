@@ -65,8 +65,13 @@ KEYS = (
     Key(code="t", action="train", help="Train a model on the machines that are ready", changes=True),
     Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
     Key(code="r", action="resume", help="Let a run that ended too early go on", changes=True),
-    Key(code="slash", action="filter", help="Show only the lines that match a text"),
-    Key(code="o", action="sort", help="Sort by the next column"),
+    Key(
+        code="slash",
+        action="filter",
+        help="Show only the lines that match a text",
+        views=_in(FLEET, PLAN, FAULTS, RUNS, LOGS),
+    ),
+    Key(code="o", action="sort", help="Sort by the next column", views=_in(FLEET, FAULTS, RUNS)),
     Key(code="y", action="copy", help="Copy the marked line, or the lines that are shown"),
     Key(code="colon", action="command_palette", said="commands", help="Views, machines, runs, commands"),
     Key(code="D", action="teardown", help="Stop everything everywhere; asks first", changes=True),
@@ -167,6 +172,12 @@ CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine ever
 ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
 EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
 DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
+
+IN_FILTER = (("enter", "keep", ""), ("esc", "show all", ""))
+"""The keys while the text of a filter is typed: letters are a part of it."""
+
+IN_PALETTE = (("enter", "choose", ""), ("up down", "next", ""), ("esc", "close", ""))
+"""The keys while the command palette is open."""
 
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
