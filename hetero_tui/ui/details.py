@@ -37,7 +37,7 @@ def host_details(host: HostView, run: RunView | None, now: float) -> Pairs:
         what = f"{samples:,} of {run.batch_size:,} samples of a step"
         if run.stages:
             what = f"blocks {' and '.join(held)} of {run.stages[-1].last}" if held else "no blocks"
-        pairs.append(("share", f"{fmt.percent(share).strip()}, {what}"))
+        pairs.append(("share", f"{fmt.share(share).strip()}, {what}"))
     if host.facts is None:
         return [*pairs, ("facts", "not probed yet")]
     return [*pairs, *_facts(host.facts)]

@@ -10,6 +10,7 @@ import pytest
 from hetero_tui import events
 from hetero_tui.fold import apply
 from hetero_tui.intents import LoggedLine
+from hetero_tui.ui import train_form
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.views.logs import KEPT, LogsPane
@@ -81,6 +82,28 @@ async def test_a_sweep_that_uses_the_devices_is_said_in_every_view_without_a_run
             await pilot.press(number)
             await pilot.pause()
             assert "sweep-12ab is running on these machines" in text_of(app), number
+
+
+def test_the_train_form_says_that_a_sweep_uses_the_machines(scenarios) -> None:
+    state = sweeping(scenarios.up())
+    assert train_form.foot(state, "digits", {}).endswith("hosts ready, in use by sweep-12ab")
+    assert "sweep" not in train_form.foot(sweeping(scenarios.up(), RunState.FINISHED), "digits", {})
+
+
+def test_a_setting_by_its_initials_does_not_hide_how_long_a_run_takes(scenarios) -> None:
+    state = scenarios.listed(scenarios.up())
+    assert "of steps" in train_form.foot(state, "digits", {"lr": "0.1"})
+    assert train_form.foot(state, "digits", {"lr": "0.1"}) == train_form.foot(state, "digits", {"learning_rate": "1"})
+    assert "of steps" not in train_form.foot(state, "digits", {"bs": "8"})
+
+
+async def test_the_form_names_a_mistake_as_it_was_typed(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    app.intents.mistakes_in = lambda *_: ("--set xx: no such setting",)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("t")
+        await pilot.pause()
+        assert str(app.screen.query_one("#mistake").content) == "xx: no such setting"
 
 
 def test_a_run_that_trains_has_the_header_also_beside_a_sweep(scenarios) -> None:

@@ -140,7 +140,8 @@ class TrainScreen(Dialog[None]):
             given, paths = train_form.parse_settings(text)
         except ValueError as mistake:
             return (str(mistake),), {}
-        return self._mistakes_in(job, given, paths), given
+        mistakes = self._mistakes_in(job, given, paths)
+        return tuple(mistake.removeprefix("--set ") for mistake in mistakes), given
 
     def on_input_changed(self) -> None:
         self._refusal = ""
