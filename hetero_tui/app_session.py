@@ -109,9 +109,10 @@ class AppSession(Session):
         return self.logs_of(run, host, follow=live, failed=failed)
 
     async def down(self, purge: bool = False) -> TeardownReport:
-        """Stop everything on every host; then their use is watched again, as before ``up``."""
+        """Stop everything on every host; then their use is watched again, as before ``up``, and runs are listed."""
         report = await super().down(purge)
         self._fleet.watch_answering()
+        await self._list_runs()
         return report
 
     def shell_command(self, host: str) -> tuple[str, ...]:

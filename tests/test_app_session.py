@@ -17,6 +17,7 @@ from hetero_tui.errors import HostError, RunError, Unreachable
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.session import Session
 from hetero_tui.transport import shell_command
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -200,3 +201,19 @@ async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_t
         session._state = replace(session.state, run=former.state.run)
         await session._attach_to_live_run()
         assert followed[-1] == "newer-2", "its machine does not answer"
+
+
+async def test_after_a_teardown_the_runs_are_listed_as_it_left_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not followed, as a sweep, tells nothing of its end."""
+    happened = list[str]()
+
+    async def done(what: str) -> None:
+        happened.append(what)
+
+    monkeypatch.setattr(Session, "down", lambda self, purge: done("down"))
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session, "_list_runs", lambda: done("list"))
+        await session.down()
+    assert happened == ["down", "list"]

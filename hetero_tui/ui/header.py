@@ -255,6 +255,8 @@ def ending(run: RunView) -> str:
 
 def script_under_way(state: State) -> RunSummary | None:
     """The newest script or sweep that goes on, as its machine, which answers, last said: it is listed, not followed."""
+    if state.cluster_state is ClusterState.DOWN:
+        return None  # it ended with the cluster, also if it has not been asked for since
     away = {host.name for host in state.hosts if host.state in (HostState.UNREACHABLE, HostState.REFUSED)}
     going_on = [run for run in state.runs or () if run.script and not run.state.final and run.host not in away]
     return going_on[-1] if going_on else None

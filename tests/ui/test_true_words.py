@@ -13,6 +13,8 @@ from hetero_tui.intents import LoggedLine
 from hetero_tui.ui import train_form
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views import runs
 from hetero_tui.ui.views.logs import KEPT, LogsPane
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
@@ -71,8 +73,19 @@ def test_a_sweep_that_uses_the_devices_stands_in_the_header(scenario: str, scena
 
     assert "● sweep-12ab running" in header(sweeping(state))
     assert "sweep" not in header(sweeping(state, RunState.FINISHED))
+    assert "sweep" not in header(apply(sweeping(state), events.ClusterChanged(state=events.ClusterState.DOWN)))
     away = apply(sweeping(state), events.HostLost(time=scenarios.NOW, host="mercer", cause="no answer"))
     assert "sweep" not in header(away), "it may have ended"
+
+
+def test_how_long_a_sweep_took_that_ended_without_a_word_is_not_known(scenarios) -> None:
+    state = sweeping(scenarios.listed(scenarios.up()), RunState.LOST)
+    *others, sweep = state.runs
+    state = replace(state, runs=(*others, replace(sweep, ended=sweep.started)))
+    view = View(state=state, busy="", now=scenarios.NOW, zone=None, palette=DARK, inventory_path="")
+    took = {run.id: runs._cells(run, (), view)[7].plain for run in state.runs}
+    assert took["sweep-12ab"] == "n/a"
+    assert took["text-91aa"] == "9.0 s"
 
 
 async def test_a_sweep_that_uses_the_devices_is_said_in_every_view_without_a_run(scenarios, open_app) -> None:

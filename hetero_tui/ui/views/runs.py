@@ -120,6 +120,8 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     shown = look.RUN[RunState(run.state)]
     is_old = _is_old(run, view)
     end = run.ended if run.ended is not None else None if is_old else view.now
+    if run.script and run.state is RunState.LOST:
+        end = None  # its last event is that of its start
     took = None if run.started is None or end is None else max(0.0, end - run.started - run.away_s)
     name = f"{'+' if run.id in chosen else ''}{shortened(run.id, _LONGEST_NAME - 1)}"
     return [
