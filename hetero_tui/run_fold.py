@@ -21,8 +21,8 @@ from hetero_tui.state import (
 )
 from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
-from remote_agent.figures import number
 from remote_agent.states import RunState
+from remote_agent.wording import number
 
 
 def begun(run: str, job: str, time: float, history: int = 0) -> RunView:

@@ -33,12 +33,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from remote_agent import deadlines, protocol
-from remote_agent.figures import number
 from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, SweepResult, Trial
 from remote_agent.raw_ray import append_event
 from remote_agent.search import RUNGS, Halving, ranked, rungs
 from remote_agent.trial_events import TrialEvents
+from remote_agent.wording import number
 
 if TYPE_CHECKING:
     import threading

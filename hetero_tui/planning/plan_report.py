@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 from hetero_tui.planning.catalogue import OVERHEAD_S
-from remote_agent.figures import number
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import Prediction
+from remote_agent.wording import number
 
 HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "HELPS"]
 WAY_HEADINGS = ["WAY", "HOSTS", "STEP", "SAMPLES/S", "EXACT", "LIMIT"]

@@ -13,8 +13,8 @@ from hetero_tui.reporting import svg
 from hetero_tui.reporting.figures import PARTS, Figures, WorkerFigures
 from hetero_tui.text import duration
 from remote_agent import protocol
-from remote_agent.figures import number
 from remote_agent.goals import shown
+from remote_agent.wording import number
 
 SMOOTH_PART = 100
 """The smoothed line is an average over so great a part of all steps: one in so many."""

@@ -11,8 +11,8 @@ from datetime import datetime, tzinfo
 
 from hetero_tui import text
 from hetero_tui.text import duration as precise
-from remote_agent.figures import number
 from remote_agent.goals import shown
+from remote_agent.wording import number
 
 UNKNOWN = "n/a"
 

@@ -13,13 +13,13 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from remote_agent.figures import number
 from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.verdicts import MANIFOLD, names, pace, seconds
 from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way, ratio_name
+from remote_agent.wording import number
 
 OFF = 0.15
 """A prediction that is off by more than this part ..."""

@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remote_agent.figures import number
+from remote_agent.wording import number
 
 MIN_PART = 0.05
 """A smaller part than this is not worth a shard: its host is left out, or (where it was asked for) given this much."""

@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from remote_agent.figures import number
 from remote_agent.planning.choice import MARGIN, Choice
 from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
+from remote_agent.wording import number
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""

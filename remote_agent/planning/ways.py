@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remote_agent.figures import number
+from remote_agent.wording import number
 
 SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local_sgd"
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent import protocol
-from remote_agent.figures import number
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.average import EMA
+from remote_agent.wording import number
 
 Rows = tuple[Mapping[str, Any], ...]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from remote_agent import reopening
-from remote_agent.figures import number
 from remote_agent.protocol import (
     FINAL_KINDS,
     Evaluated,
@@ -29,6 +28,7 @@ from remote_agent.protocol import (
     encode,
 )
 from remote_agent.training.errors import StorageError
+from remote_agent.wording import number
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_agent import protocol
-from remote_agent.figures import number
 from remote_agent.goals import Goal, Watched, up_to
 from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NoWorkerLeft
@@ -16,6 +15,7 @@ from remote_agent.training.data import record
 from remote_agent.training.deadlines import SERVER_S
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
+from remote_agent.wording import number
 
 
 @dataclass(frozen=True)

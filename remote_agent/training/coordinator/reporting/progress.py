@@ -12,11 +12,11 @@ from collections import deque
 from typing import TextIO
 
 from remote_agent import protocol
-from remote_agent.figures import number
 from remote_agent.goals import shown
 from remote_agent.protocol import Event
 from remote_agent.training.coordinator.prints import output_lines
 from remote_agent.training.coordinator.reporting.callbacks import Callback
+from remote_agent.wording import number
 
 RENEWED_S, PLAIN_S = 0.1, 10.0
 """Seconds between two updates of the line, and between two lines if it can't be overwritten."""

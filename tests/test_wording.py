@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remote_agent.figures import number
+from remote_agent.wording import number
 
 
 @pytest.mark.parametrize(
