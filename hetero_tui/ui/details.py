@@ -77,7 +77,8 @@ def _use(host: HostView, now: float) -> Pairs:
 def _facts(facts: HostFacts) -> Pairs:
     pairs: Pairs = []
     if facts.simulated_speed is not None:
-        pairs.append(("simulated", f"slowed down to ×{facts.simulated_speed:g} of this computer"))
+        slowed = f"slowed down to ×{facts.simulated_speed:g} of this computer"
+        pairs.append(("simulated", "as fast as this computer" if facts.simulated_speed == 1 else slowed))
     for accelerator in facts.usable_accelerators:
         memory = "" if accelerator.memory_bytes is None else f", {fmt.size(accelerator.memory_bytes)}"
         driver = "" if accelerator.driver is None else f", driver {accelerator.driver}"

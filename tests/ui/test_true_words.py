@@ -11,6 +11,7 @@ from hetero_tui import events
 from hetero_tui.fold import apply
 from hetero_tui.intents import LoggedLine
 from hetero_tui.ui import train_form
+from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.view import View
@@ -245,3 +246,12 @@ async def test_until_the_cursor_is_moved_the_newest_fault_is_the_marked_one(scen
         await pilot.press("down", "up")
         add(newest.number + 2)
         assert app.main.pane.table.rows.marked == str(newest.number + 1), "it stays on what a user chose"
+
+
+@pytest.mark.parametrize(("speed", "words"), [(1.0, "as fast as this computer"), (0.5, "×0.5 of this computer")])
+def test_a_simulated_machine_of_full_speed_is_not_said_to_be_slowed_down(speed: float, words: str, scenarios) -> None:
+    state = scenarios.demo()
+    host = replace(state.hosts[0], facts=scenarios.facts("ash", simulated_speed=speed))
+    said = "\n".join(line.plain for line in details_lines(host, None, scenarios.NOW, 80, DARK))
+    assert words in said
+    assert ("slowed" in said) is (speed < 1)
