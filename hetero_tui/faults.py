@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hetero_tui import text
@@ -114,14 +114,21 @@ def _reissued(run: RunView, event: protocol.SliceReissued) -> Faults:
     if any(worker.worker == event.worker and worker.drained for worker in run.workers):
         return faults  # a user took it out of the run in the middle of its slice
     host, to = event.worker.partition("/")[0], event.to.partition("/")[0]
-    done = f"{event.samples:,} samples went to {to}"
     known = _open(faults, lambda fault: fault.worker == event.worker and fault.word in (LOST, LATE))
     if known is None:
         late = _added(faults, event.time, event.step, host, LATE, "its slice was late", worker=event.worker)
         known, faults = late[-1], late
     if known.word == LATE:  # the slice is done; when the worker follows the run again, no event tells
         known = replace(known, back=event.time, over="mended")
-    return _with(faults, replace(known, done=_joined(known.done, done)))
+    before = dict(known.moved)
+    moved = before | {to: before.get(to, 0) + event.samples}
+    said, now = _moved_words(before), _moved_words(moved)
+    done = known.done.replace(said, now, 1) if said else _joined(known.done, now)
+    return _with(faults, replace(known, done=one_line(done, 160), moved=tuple(moved.items())))
+
+
+def _moved_words(moved: Mapping[str, int]) -> str:
+    return "; ".join(f"{samples:,} samples went to {host}" for host, samples in moved.items())
 
 
 def _stalled(run: RunView, event: protocol.Step) -> Faults:

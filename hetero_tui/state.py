@@ -114,6 +114,7 @@ class Fault:
         word: one of those in :mod:`hetero_tui.faults`.
         what: description in a few words.
         done: the reaction.
+        moved: what of it are samples that other hosts computed, as (host, samples).
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
         stall_with: the number of the fault in whose stall this one took part: both were between the same two steps.
         retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
@@ -130,6 +131,7 @@ class Fault:
     word: str
     what: str
     done: str = ""
+    moved: tuple[tuple[str, int], ...] = ()
     stall_s: float | None = None
     stall_with: int | None = None
     retry_s: float | None = None
@@ -267,8 +269,7 @@ class LogLine:
 
     Attributes:
         time: in seconds since the epoch.
-        level: the severity.
-        text: one line.
+        level: the severity of ``text``, which is one line.
         number: from 1, over all lines ever logged.
         is_routine: a frequent line; of consecutive ones only the newest is kept.
     """

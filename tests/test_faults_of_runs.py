@@ -76,9 +76,11 @@ def test_a_slice_that_went_to_another_is_what_was_done_and_not_what_it_cost() ->
     (row,) = after(run(fault()), reissued())
     assert (row.done, row.stall_s, row.back) == ("1,200 samples went to pi", None, None)
     (row,) = after(run(replace(row, stall_s=0.5)), reissued(10, 0.25))
-    assert (row.done, row.stall_s) == ("1,200 samples went to pi; 10 samples went to pi", 0.5)
-    (same,) = after(run(fault(done="10 samples went to pi")), reissued(10, None))
-    assert (same.done, same.stall_s) == ("10 samples went to pi", None)
+    assert (row.done, row.stall_s) == ("1,210 samples went to pi", 0.5), "of two steps"
+    (row,) = after(run(row), reissued(5, to="mac/mps"))
+    assert row.done == "1,210 samples went to pi; 5 samples went to mac"
+    (row,) = after(run(replace(row, done=f"{row.done}; back to step 3")), reissued(90))
+    assert row.done == "1,300 samples went to pi; 5 samples went to mac; back to step 3"
 
 
 def test_a_late_slice_is_a_fault_that_is_over_with_its_reissue() -> None:

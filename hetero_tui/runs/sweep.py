@@ -153,11 +153,11 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
     if not equals or not name.isidentifier() or not values:
         raise ValueError("is not NAME=LOW..HIGH or NAME=ONE,OTHER")
     if name not in known and not is_open:
-        whole = spelt_out(name, known)  # a job of which only its host knows all may have one of that name
-        if whole not in known:
+        full = spelt_out(name, known)  # a job of which only its host knows all may have one of that name
+        if full not in known:
             meant = nearest(name, known)
             raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
-        name = whole
+        name = full
     if ".." not in values:
         choices = tuple(value.strip() for value in values.split(","))
         if len(choices) < 2 or not all(choices) or len(set(choices)) < len(choices):

@@ -137,7 +137,7 @@ def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
         return (f"new key: press {key_of('key')}" if key_of("key") else "new key",)
     back = key_of("bring_back")
     left = None if host.next_try is None else host.next_try - now
-    wait = "" if left is None or left <= 0 else fmt.wait(max(1.0, left))
+    wait = "" if left is None or left <= 0 else fmt.duration(max(1.0, left))
     match host.state:
         case HostState.UNREACHABLE:
             since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"

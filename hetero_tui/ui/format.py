@@ -55,27 +55,18 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """An age, in its largest unit, of which so many have passed: ``8 s``, ``38 min``, ``2 h 05``, ``3 d``.
+    """A time to wait or an age, in its largest unit and rounded: ``8 s``, ``98 s``, ``38 min``, ``2 h 05``, ``3 d``.
 
-    Of what is over :func:`took` is said, and of what is to come :func:`wait`.
+    Of what is over :func:`took` is said.
     """
     if seconds is None:
         return UNKNOWN
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02}"
-    return f"{whole // 86400} d"
-
-
-def wait(seconds: float | None) -> str:
-    """A time to wait, which nobody knows to the second: ``98 s``, ``38 min``, ``2 h 05``, ``3 d``."""
-    if seconds is None or seconds < 99.5:
-        return UNKNOWN if seconds is None else f"{max(0, round(seconds))} s"
-    return duration(60 * round(seconds / 60))
+    if seconds < 99.5:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02}" if minutes < 1440 else f"{round(minutes / 1440)} d"
 
 
 def took(seconds: float | None) -> str:

@@ -216,7 +216,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
     age = step_age(state, now)
     style = _age_style(state, now, palette)
-    left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.wait(run.remaining_seconds)} left"
+    left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
     is_seen = not is_out_of_sight(state, now)
     is_stuck = makes_no_steps(state, now)
     if age is not None and is_stuck:  # how long it will take is not known while it does not go on, nor how fast it is

@@ -249,14 +249,14 @@ def shown_keys(
     """
     by_action = {key.action: key for key in keys}
     about = run if run is not None or view == RUNS else state.run
-    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, about)]
+    wanted = ["help", *_wanted_in(view, state, about), *_wanted_anywhere(state, busy, about)]
     chosen = [by_action[action] for action in dict.fromkeys(wanted) if action in by_action]
     chosen = [key for key in chosen if view in key.views]
     chosen[1:1] = more
     return tuple((key.key, key.word, key.action) for key in (*chosen, last))
 
 
-def _wanted_in(view: int, state: State) -> list[str]:
+def _wanted_in(view: int, state: State, shown: RunView | RunSummary | None) -> list[str]:
     """The actions of a view, those that something waits for first."""
     if not state.hosts:
         return []
@@ -272,8 +272,9 @@ def _wanted_in(view: int, state: State) -> list[str]:
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
         return (["bring_back"] if back else []) + ["logs"]
+    has_curve = isinstance(shown, RunView) and bool(shown.losses)
     return {
-        RUN: ["smooth", "scale", "zoom"],
+        RUN: ["smooth", "scale", "zoom"] if has_curve else [],
         RUNS: ["open", "mark", "compare", "logs"],
         LOGS: ["follow", "source", "filter", "save"],
     }.get(view, [])

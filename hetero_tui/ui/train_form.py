@@ -122,7 +122,7 @@ def foot(state: State, job: str, given: Mapping[str, str], width: int = 200) -> 
     steps = given.get("num_iterations") or usual["num_iterations"]
     in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
     if steps.isdigit() and seconds is not None and not in_epochs:
-        said.append(f"about {fmt.wait(int(steps) * seconds)} of steps")
+        said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
     said.append(f"{parameters:,} parameters")
     while len(said) > 1 and len(", ".join(said)) > width:
         said.pop()

@@ -172,6 +172,15 @@ async def test_no_view_offers_a_key_that_does_nothing_in_it(view: str, without: 
             assert word not in keys_of(app)
 
 
+@pytest.mark.parametrize(("scenario", "offered"), [("training", True), ("starting", False), ("up", False)])
+async def test_only_where_there_is_a_curve_its_keys_are_offered(scenario: str, offered: bool, scenarios, open_app):
+    app = open_app(getattr(scenarios, scenario)())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        await pilot.pause()
+        assert ("smooth" in keys_of(app)) is offered
+
+
 async def test_a_run_that_ended_while_its_stop_is_asked_is_said_to_have_ended(scenarios, open_app) -> None:
     app = open_app(scenarios.training())
     async with app.run_test(size=(120, 40)) as pilot:

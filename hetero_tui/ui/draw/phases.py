@@ -121,11 +121,11 @@ def _estimate(known: Sequence[Phase], to_come: Sequence[str], now: float) -> str
     pace = max(1.0, spent / sum(_USUAL[phase.name] for phase in done)) if done else 1.0
     later = pace * sum(_USUAL[name] for name in to_come)
     if len(done) == len(known):
-        return f"first step in about {fmt.wait(max(1.0, later))}" if later else ""
+        return f"first step in about {fmt.duration(max(1.0, later))}" if later else ""
     left = pace * _USUAL[known[-1].name] - (now - known[-1].began)
     if left > 0:
-        return f"first step in about {fmt.wait(max(1.0, left + later))}"
-    return "longer than usual" + (f"; then about {fmt.wait(max(1.0, later))} to the first step" if later else "")
+        return f"first step in about {fmt.duration(max(1.0, left + later))}"
+    return "longer than usual" + (f"; then about {fmt.duration(max(1.0, later))} to the first step" if later else "")
 
 
 def phase_words(state: State, now: float) -> str:

@@ -160,7 +160,7 @@ def _back(fault: Fault, view: View) -> Text:
         return Text("drained", style=palette.muted)
     left = 0.0 if fault.retry_s is None else _here(fault.time + fault.retry_s, view) - view.now
     if left > 0:
-        return Text(f"next try in {fmt.wait(max(1.0, left))}", style=palette.warning)
+        return Text(f"next try in {fmt.duration(max(1.0, left))}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
 
 
@@ -209,7 +209,7 @@ def _missing(run: RunView, view: View) -> str:
     if paused:
         tries = [_here(worker.retry_at, view) - now for worker in run.workers if worker.retry_at is not None]
         left = min((each for each in tries if each > 0), default=None)
-        when = "" if left is None else f", next try in {fmt.wait(max(1.0, left))}"
+        when = "" if left is None else f", next try in {fmt.duration(max(1.0, left))}"
         back = f" ({view.key_of('bring_back')} brings it back now)" if view.key_of("bring_back") else ""
         return f"{' and '.join(paused)} paused{when}{back}"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
