@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hetero_tui import deadlines, events
@@ -33,6 +34,18 @@ class AppSession(Session):
     def only_show(self) -> None:
         """From now on, change nothing on the hosts that no key asks for: for an app whose keys change nothing."""
         self._recovery = LookingOn(self._fleet, self._exclusively, self._run_is_on, self._take_in, self._is_stopping)
+
+    def go_on_from(self, former: State) -> None:
+        """Show what the session before showed, whose inventory's file has changed since; :meth:`probe` goes on there.
+
+        The run stays the same one, and the log and what is known of machines that are as they were stay, too.
+        """
+        if former.cluster != self.inventory.cluster:
+            return
+        known = {(host.name, host.address): host for host in former.hosts}
+        hosts = tuple(known.get((host.name, host.address), host) for host in self._state.hosts)
+        is_there = any(host.name == former.head for host in hosts)
+        self._state = replace(former, hosts=hosts, head=former.head if is_there else None)
 
     async def probe(self) -> None:
         """Probe all hosts; then try those again that did not answer, and say which runs there are."""
@@ -92,9 +105,10 @@ class AppSession(Session):
         return self.logs_of(run, host, follow=live, failed=failed)
 
     async def down(self, purge: bool = False) -> TeardownReport:
-        """Stop everything on every host; then their use is watched again, as before ``up``."""
+        """Stop everything on every host; then their use is watched again, as before ``up``, and runs are listed."""
         report = await super().down(purge)
         self._fleet.watch_answering()
+        await self._list_runs()
         return report
 
     def shell_command(self, host: str) -> tuple[str, ...]:

@@ -1,21 +1,27 @@
 """A run's faults, as its events tell them: one row for what several events say. Pure.
 
-A fault is what nobody asked for. A host that a user drained, and a run that was stopped, are none.
+A fault is what nobody asked for and what may cost time, so also a new start of the run for a better plan. A host that a
+user drained, and a run that was stopped, are none.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from hetero_tui import text
 from hetero_tui.state import FAULTS, Fault, RunView
 from hetero_tui.text import one_line
 from remote_agent import protocol
 
 LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost"
 COORDINATOR = "coordinator lost"
+NEW_PLAN, STARTED_OVER = "new plan", "started over"
+
+USUAL_NOW = "counts as usual"
+"""How a slowdown ends when the device is measured anew: no event tells then when it is as fast as before."""
 
 _UNTIL_RESUMED = (SHARD, HEAD, COORDINATOR)
 """Faults that are over, and whose cost is known, once the run is resumed."""
@@ -36,17 +42,17 @@ def after(run: RunView, event: protocol.Event) -> Faults:
             return _lost(run, event)
         case protocol.WorkerLost():
             return faults
+        case protocol.WorkerStarting():
+            return _ended(faults, event.time, _is_slow(event.worker), USUAL_NOW)
         case protocol.WorkerJoined():
             return _ended(faults, event.time, lambda fault: fault.worker == event.worker and fault.word != SLOW)
         case protocol.SliceReissued():
-            return _reissued(faults, event)
+            return _reissued(run, event)
         case protocol.WorkerSlow() if event.factor >= 1:
-            return _ended(faults, event.time, lambda fault: fault.worker == event.worker and fault.word == SLOW)
+            return _ended(faults, event.time, _is_slow(event.worker))
         case protocol.WorkerSlow():
-            known = _open(faults, lambda fault: fault.worker == event.worker and fault.word == SLOW)
+            faults = _ended(faults, event.time, _is_slow(event.worker), "slowed again")
             what = f"slowed to ×{event.factor:.2f}"
-            if known is not None:
-                return _with(faults, replace(known, what=what))
             return _added(faults, event.time, event.step, event.host, SLOW, what, worker=event.worker)
         case protocol.Rebalanced():
             return _rebalanced(run, event)
@@ -99,15 +105,30 @@ def _lost(run: RunView, event: protocol.WorkerLost) -> Faults:
     return _with(faults, replace(known, tries=known.tries + 1, retry_s=waited))
 
 
-def _reissued(faults: Faults, event: protocol.SliceReissued) -> Faults:
+def _is_slow(worker: str) -> Callable[[Fault], bool]:
+    return lambda fault: fault.worker == worker and fault.word == SLOW
+
+
+def _reissued(run: RunView, event: protocol.SliceReissued) -> Faults:
+    faults = run.faults
+    if any(worker.worker == event.worker and worker.drained for worker in run.workers):
+        return faults  # a user took it out of the run in the middle of its slice
     host, to = event.worker.partition("/")[0], event.to.partition("/")[0]
-    done = f"{event.samples:,} samples went to {to}"
     known = _open(faults, lambda fault: fault.worker == event.worker and fault.word in (LOST, LATE))
     if known is None:
         late = _added(faults, event.time, event.step, host, LATE, "its slice was late", worker=event.worker)
         known, faults = late[-1], late
-    back = event.time if known.word == LATE else None
-    return _with(faults, replace(known, done=_joined(known.done, done), back=back))
+    if known.word == LATE:  # the slice is done; when the worker follows the run again, no event tells
+        known = replace(known, back=event.time, over="mended")
+    before = dict(known.moved)
+    moved = before | {to: before.get(to, 0) + event.samples}
+    said, now = _moved_words(before), _moved_words(moved)
+    done = known.done.replace(said, now, 1) if said else _joined(known.done, now)
+    return _with(faults, replace(known, done=one_line(done, 160), moved=tuple(moved.items())))
+
+
+def _moved_words(moved: Mapping[str, int]) -> str:
+    return "; ".join(f"{samples:,} samples went to {host}" for host, samples in moved.items())
 
 
 def _stalled(run: RunView, event: protocol.Step) -> Faults:
@@ -118,6 +139,7 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
     last = furthest(run)
     if last is None or event.step <= last.step:
         return run.faults
+    run = replace(run, faults=_ended(run.faults, event.time, lambda fault: fault.word in (NEW_PLAN, STARTED_OVER)))
     hit = [fault for fault in run.faults if fault.time >= last.time]
     told = next((fault for fault in hit if fault.stall_s is not None and fault.word in _UNTIL_RESUMED), None)
     if told is None:
@@ -147,7 +169,8 @@ def _stalled_before(run: RunView, event: protocol.WorkerLost) -> float | None:
 
 def _cost(run: RunView, before: protocol.Step, after: protocol.Step) -> float | None:
     """By how much the time between two steps exceeds the usual one; None: by too little to be a fault's doing."""
-    gap, usual = after.time - before.time, _usual(run) * max(1, after.step - before.step)
+    usual = (_usual(run) or after.seconds) * max(1, after.step - before.step)
+    gap = after.time - before.time
     return None if gap < _STALLED * usual else gap - usual
 
 
@@ -169,7 +192,7 @@ def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
         if fault.word == SLOW and fault.back is None and not fault.done:
             was, share = before.get(fault.worker), now.get(fault.worker, 0.0)
             if was is not None and round(was * 100) != round(share * 100):
-                faults = _with(faults, replace(fault, done=f"share {was:.0%} → {share:.0%}"))
+                faults = _with(faults, replace(fault, done=f"share {text.share(was)} → {text.share(share)}"))
     return faults
 
 
@@ -185,9 +208,13 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
     """
     done, back = f"resumed on {event.host} after step {event.step:,}", _back(run, event)
     known, found = run.faults, []
+    time = event.time if run.last_event is None else run.last_event
     if _is_taken_over(run, event):
-        time = event.time if run.last_event is None else run.last_event
         known = _added(known, time, run.step, event.host, COORDINATOR, "its process ended")
+    elif event.went_back and not event.lost and furthest(run) is not None:
+        known = _started_over(run, event, time)
+    if is_measured_anew(event):
+        known = _ended(known, event.time, lambda fault: fault.word == SLOW, USUAL_NOW)
     for fault in known:
         if fault.back is None and fault.word in _UNTIL_RESUMED:
             stall = max(0.0, event.time - fault.time)
@@ -197,6 +224,26 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
         else:
             found.append(fault)
     return tuple(found)
+
+
+def is_measured_anew(event: protocol.RunResumed) -> bool:
+    """Whether the devices' speeds of then count as usual; else only a shard was restored, and all stays as it was."""
+    return bool(event.went_back or event.checkpoint or event.cause)
+
+
+def _started_over(run: RunView, event: protocol.RunResumed, time: float) -> Faults:
+    """With a row for a run that starts over though nothing was lost: for a better plan, or since the job asks for it.
+
+    It ends with the first new step, which also tells what it cost.
+    """
+    plan = run.replanned
+    if plan is not None and plan.restarts and plan.reason == event.cause:
+        what, _, done = plan.reason.rpartition("; ")
+        row = _added(run.faults, time, run.step, event.host, NEW_PLAN, what)
+    else:
+        done = _back(run, event)
+        row = _added(run.faults, time, run.step, event.host, STARTED_OVER, event.cause)
+    return _with(row, replace(row[-1], done=one_line(done, 160)))
 
 
 def _is_taken_over(run: RunView, event: protocol.RunResumed) -> bool:
@@ -217,8 +264,10 @@ def _open(faults: Faults, wanted: Callable[[Fault], bool]) -> Fault | None:
     return next((fault for fault in reversed(faults) if fault.back is None and wanted(fault)), None)
 
 
-def _ended(faults: Faults, time: float, wanted: Callable[[Fault], bool]) -> Faults:
-    return tuple(replace(fault, back=time) if fault.back is None and wanted(fault) else fault for fault in faults)
+def _ended(faults: Faults, time: float, wanted: Callable[[Fault], bool], over: str = "") -> Faults:
+    return tuple(
+        replace(fault, back=time, over=over) if fault.back is None and wanted(fault) else fault for fault in faults
+    )
 
 
 def _with(faults: Faults, changed: Fault) -> Faults:

@@ -160,6 +160,8 @@ def _words_for(before: HostState, event: events.HostChanged) -> tuple[Level, str
     """The log line for a host's new state, and its level; "" for none."""
     detail = f": {event.detail}" if event.detail else ""
     answers = before is HostState.UNREACHABLE and event.state in (HostState.READY, HostState.IDLE)
+    if before in _AWAY and event.state in (HostState.RETURNING, HostState.PAUSED):
+        return Level.GOOD, f"{event.host} is back in the cluster, and its worker not yet in the run"
     if answers or (before in _AWAY and event.state in IN_CLUSTER):
         return Level.GOOD, f"{event.host} is back{detail}"
     level = _LEVELS.get(event.state)

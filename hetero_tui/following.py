@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError
@@ -115,7 +116,13 @@ class Following(Scripting):
     async def _attach_to_live_run(self) -> None:
         known = self._state.run
         if known is not None and not known.state.final:
-            return
+            if self._follower is not None:
+                return
+            # An earlier session followed it: this one goes on with it, though another one may be newer.
+            if any(each.id == known.run for _, each in await list_runs(self.inventory.cluster, self._fleet.answering)):
+                self._follow(known.run)
+                return
+            self._state = replace(self._state, run=None)  # its machine does not answer
         live = await live_run(self.inventory.cluster, self._fleet.answering)
         if live is not None:
             self._run_host, summary = live

@@ -5,7 +5,7 @@ Each operation that changes machines has its word here, by which a session says 
 
 from __future__ import annotations
 
-STARTING, ADDING, TRAINING = "starting", "adding hosts", "starting a run"
+STARTING, ADDING, TRAINING, RESUMING = "starting", "adding hosts", "starting a run", "resuming"
 """Of a cluster, of hosts in one that is there already, and of a run, which brings a cluster up that is down."""
 
 _FINISHED_BY = {
@@ -15,7 +15,7 @@ _FINISHED_BY = {
     TRAINING: "`hetero-tui train` starts it anew, `hetero-tui down` takes down what came of it",
     "installing": "`hetero-tui bootstrap` finishes it",
     "mending": "`hetero-tui check --fix` finishes it",
-    "resuming": "`hetero-tui resume` finishes it",
+    RESUMING: "`hetero-tui resume` finishes it",
     "failing over": "`hetero-tui resume` finishes it",
     "ending the run": "`hetero-tui stop` finishes it",
     "draining": "`hetero-tui drain` finishes it",

@@ -64,9 +64,12 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
         preferences = read_settings(readonly=readonly)
 
         async def opener() -> AppSession:
-            opened.append(open_session(path, accept_new_host_keys=accept_new_host_keys, readonly=preferences.readonly))
-            opened[-1].record()
-            return opened[-1]
+            session = open_session(path, accept_new_host_keys=accept_new_host_keys, readonly=preferences.readonly)
+            if opened:
+                session.go_on_from(opened[-1].state)
+            opened.append(session)
+            session.record()
+            return session
 
         app = HeteroApp(
             opener,

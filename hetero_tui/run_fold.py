@@ -23,6 +23,7 @@ from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
 from remote_agent.planning.step_times import measured_s, predicted_s
 from remote_agent.states import RunState
+from remote_agent.wording import number
 
 
 def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
@@ -167,9 +168,10 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 iterations=event.iterations or run.iterations,
                 losses=tuple(point for point in run.losses if point[0] <= event.step),
                 recent=(),
-                superseded=faults.furthest(run) if event.lost else None,
+                superseded=faults.furthest(run) if event.went_back else None,
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
+                workers=_usual_again(run.workers) if faults.is_measured_anew(event) else run.workers,
                 away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
                 evaluated=_unless_superseded(run.evaluated, event.step),
                 best=_unless_superseded(run.best, event.step),
@@ -186,7 +188,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 evaluation=event.evaluation,
                 detail="",
             )
-            figures = "".join(f", {name.replace('_', ' ')} {value:.4g}" for name, value in event.evaluation.items())
+            figures = "".join(
+                f", {name.replace('_', ' ')} {number(value, 4)}" for name, value in event.evaluation.items()
+            )
             word = "stopped" if event.stopped else "finished"
             speed = f"{event.samples_per_second:,.0f} samples/s"
             why = f" ({event.reason})" if event.reason else ""
@@ -211,7 +215,7 @@ def _resumed(event: protocol.RunResumed) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+    return "n/a" if value is None else number(value, 4)
 
 
 def _unless_superseded(evaluated: protocol.Evaluated | None, step: int) -> protocol.Evaluated | None:
@@ -283,6 +287,11 @@ def _left_out(plan: protocol.PlanMade) -> str:
     return "".join(f"; {one_line(each, 200)}" for each in said)
 
 
+def _usual_again(workers: tuple[WorkerView, ...]) -> tuple[WorkerView, ...]:
+    """The workers once they are measured anew: their speeds of then count as the usual ones."""
+    return tuple(replace(worker, slow_factor=None) for worker in workers)
+
+
 def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerView, ...]:
     return tuple(
         replace(worker, **changes) if worker.worker == name else worker  # type: ignore[arg-type]
@@ -306,7 +315,8 @@ def _starting(run: RunView, event: protocol.WorkerStarting) -> tuple[RunView, Le
         is_asked_for = True
     else:
         is_asked_for = known.drained
-    run = replace(run, workers=_change_worker(run, event.worker, is_coming=True, drained=False, retry_at=None))
+    changed = _change_worker(run, event.worker, is_coming=True, drained=False, retry_at=None, slow_factor=None)
+    run = replace(run, workers=changed)
     return run, Level.INFO, f"{event.host}: its worker is being started" if is_asked_for else ""
 
 
@@ -319,7 +329,6 @@ def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, 
         alive=False,
         samples=0,
         fraction=0.0,
-        slow_factor=None,
         drained=drained,
         is_coming=False,
         retry_at=None if event.retry_s is None else event.time + event.retry_s,

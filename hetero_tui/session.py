@@ -21,7 +21,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.following import Following
 from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import ADDING, STARTING, TRAINING
+from hetero_tui.interrupted import ADDING, RESUMING, STARTING, TRAINING
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
@@ -190,7 +190,7 @@ class Session(Following):
 
         A cluster that is down is brought up first. Raises RunError if the run can't be resumed.
         """
-        async with self._exclusively("resuming"), self._fleet.alone("resume"):
+        async with self._exclusively(RESUMING), self._fleet.alone("resume"):
             self._refuse_beside_live_run("resume run")
             return await self._recovery.by_hand(run, settings)
 

@@ -109,11 +109,13 @@ class Fault:
         number: from 1, over all faults of the run; the curves mark it.
         time: when it was detected, in seconds since the epoch.
         worker: the worker; empty: the whole host.
-        word: lost, late, slow, shard lost, head lost or coordinator lost.
+        word: one of those in :mod:`hetero_tui.faults`.
+        moved: what of it are samples that other hosts computed, as (host, samples).
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
         stall_with: the number of the fault in whose stall this one took part: both were between the same two steps.
         retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
         back: when the fault was over; None: it is not yet.
+        over: how it ended, where not by being back; empty: it is back, or not over.
         tries: number of recovery attempts.
     """
 
@@ -125,10 +127,12 @@ class Fault:
     word: str
     what: str
     done: str = ""
+    moved: tuple[tuple[str, int], ...] = ()
     stall_s: float | None = None
     stall_with: int | None = None
     retry_s: float | None = None
     back: float | None = None
+    over: str = ""
     tries: int = 0
 
 

@@ -72,6 +72,12 @@ def initials(name: str) -> str:
     return "".join(word[:1] for word in name.split("_"))
 
 
+def spelt_out(name: str, valid: Collection[str]) -> str:
+    """The first of ``valid`` whose initials ``name`` is, as papers write ``lr``; else ``name`` itself."""
+    short = [known for known in valid if initials(known) == name]
+    return short[0] if short and name not in valid else name
+
+
 def nearest(name: str, valid: Collection[str], *, alike: float = 0.5) -> str:
     """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for, in any case; empty: none.
 

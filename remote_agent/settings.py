@@ -45,6 +45,9 @@ ALLOWED = ("exact", "inexact")
 QUANTIZERS = ("none", "nf4")
 """Values of ``quantize``."""
 
+FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
+"""Settings that a run on the fleet has no use for: its devices are the inventory's."""
+
 OF_ORDERS: Mapping[str, Any] = types.MappingProxyType({"strategy": AUTO})
 """Defaults of a run on the fleet that differ from those of a script."""
 
@@ -319,8 +322,9 @@ def _read(
         if known.get(name) is job_settings.ANY or (is_open and name not in known):
             continue
         if name not in known:
-            close = nearest(name, known)
-            advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(known))
+            valid = [each for each in known if not parse or each not in FOR_SCRIPTS]
+            close = nearest(name, valid)
+            advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(valid))
             mistakes.append(f"{name}: no such setting; {advice}")
             continue
         try:

@@ -38,6 +38,7 @@ from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, R
 from remote_agent.raw_ray import append_event
 from remote_agent.search import RUNGS, Halving, ranked, rungs
 from remote_agent.trial_events import TrialEvents
+from remote_agent.wording import number
 
 if TYPE_CHECKING:
     import threading
@@ -292,7 +293,7 @@ def table(result: SweepResult) -> Iterator[str]:
 
 
 def _figure(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4g}"
+    return "n/a" if value is None else number(value, 4)
 
 
 def _written(settings: Mapping[str, str]) -> str:
@@ -316,8 +317,8 @@ def carry_out(place: Path) -> int:
     def stop(number: int, frame: FrameType | None) -> None:
         sweep.stopped = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, stop)
     about: dict[str, Any] = {"run": spec.run, "job": spec.job, "host": spec.host, "batch_size": 0, "parameters": 0}
     append_event(journal, RunStarted(seq=1, time=time.time(), **about, iterations=0, config=dict(spec.config)))
     from remote_agent.training.coordinator import engine, history  # noqa: F401 - each trial has what is loaded now

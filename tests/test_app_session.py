@@ -14,8 +14,10 @@ import pytest
 from hetero_tui import deadlines, events
 from hetero_tui.app_session import AppSession
 from hetero_tui.errors import HostError, RunError, Unreachable
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.session import Session
 from hetero_tui.transport import shell_command
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -153,3 +155,65 @@ async def test_a_look_at_what_another_terminal_began_also_lists_the_runs(
         monkeypatch.setattr(session, "_list_runs", noted("list"))
         await session._look_elsewhere()
     assert did == ["survey", "attach", "list"]
+
+
+async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run is newer, and the one that is watched stays on the screen."""
+    moved = Inventory(cluster="lab", hosts=(Host(name="mercer", address="10.0.0.9"), *FLEET.hosts[1:]))
+    runs = tuple(
+        protocol.RunSummary(id=run, job="digits", state=RunState.RUNNING, step=1, loss=None, started=at, host="nas")
+        for at, run in enumerate(("watched-1", "newer-2"))
+    )
+    followed = list[str]()
+
+    async def listed(*_: Any) -> tuple[tuple[str, protocol.RunSummary], ...]:
+        return tuple(("nas", run) for run in runs)
+
+    def opened(inventory: Inventory) -> AppSession:
+        session = AppSession(inventory, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger")
+        monkeypatch.setattr(session, "_follow", followed.append)
+        return session
+
+    monkeypatch.setattr("hetero_tui.runs.listing.list_runs", listed)
+    monkeypatch.setattr("hetero_tui.following.list_runs", listed)
+    async with (
+        opened(FLEET) as former,
+        opened(moved) as session,
+        opened(Inventory(cluster="other", hosts=FLEET.hosts)) as other,
+    ):
+        for host in ("mercer", "nas"):
+            former.emit(events.HostChanged(host=host, state=HostState.UP))
+        former.emit(events.ClusterChanged(state=ClusterState.UP, head="nas"))
+        former.emit(events.RunChanged(run="watched-1", job="digits", state=RunState.RUNNING))
+        session.go_on_from(former.state)
+        assert (session.state.run, session.state.log) == (former.state.run, former.state.log)
+        assert (session.state.head, session.state.cluster_state) == ("nas", ClusterState.UP)
+        assert [host.state for host in session.state.hosts] == [HostState.UNKNOWN, HostState.UP, HostState.UNKNOWN]
+        await session._attach_to_live_run()
+        assert followed == ["watched-1"]
+        other.go_on_from(former.state)
+        assert (other.state.run, other.state.log) == (None, ())
+        await other._attach_to_live_run()
+        assert followed == ["watched-1", "newer-2"]
+        runs = runs[1:]
+        session._state = replace(session.state, run=former.state.run)
+        await session._attach_to_live_run()
+        assert followed[-1] == "newer-2", "its machine does not answer"
+
+
+async def test_after_a_teardown_the_runs_are_listed_as_it_left_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not followed, as a sweep, tells nothing of its end."""
+    happened = list[str]()
+
+    async def done(what: str) -> None:
+        happened.append(what)
+
+    monkeypatch.setattr(Session, "down", lambda self, purge: done("down"))
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session, "_list_runs", lambda: done("list"))
+        await session.down()
+    assert happened == ["down", "list"]

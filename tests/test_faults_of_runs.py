@@ -76,25 +76,113 @@ def test_a_slice_that_went_to_another_is_what_was_done_and_not_what_it_cost() ->
     (row,) = after(run(fault()), reissued())
     assert (row.done, row.stall_s, row.back) == ("1,200 samples went to pi", None, None)
     (row,) = after(run(replace(row, stall_s=0.5)), reissued(10, 0.25))
-    assert (row.done, row.stall_s) == ("1,200 samples went to pi; 10 samples went to pi", 0.5)
-    (same,) = after(run(fault(done="10 samples went to pi")), reissued(10, None))
-    assert (same.done, same.stall_s) == ("10 samples went to pi", None)
+    assert (row.done, row.stall_s) == ("1,210 samples went to pi", 0.5), "of two steps"
+    (row,) = after(run(row), reissued(5, to="mac/mps"))
+    assert row.done == "1,210 samples went to pi; 5 samples went to mac"
+    (row,) = after(run(replace(row, done=f"{row.done}; back to step 3")), reissued(90))
+    assert row.done == "1,300 samples went to pi; 5 samples went to mac; back to step 3"
 
 
 def test_a_late_slice_is_a_fault_that_is_over_with_its_reissue() -> None:
     (row,) = after(RUN, reissued())
     assert (row.word, row.what, row.host, row.back) == (faults.LATE, "its slice was late", "nas", 30.0)
+    assert row.over == "mended", "when the host follows the run again is not told"
     assert len(after(run(fault(word=faults.SLOW)), reissued())) == 2
     assert len(after(run(fault(worker="pi/cpu")), reissued())) == 2
 
 
-def test_a_slow_device_is_one_row_until_it_is_back_at_its_speed() -> None:
+def test_a_slice_of_a_host_that_a_user_took_out_is_no_fault() -> None:
+    drained = replace(worker("nas/cpu", 0.0), alive=False, drained=True)
+    assert after(run(workers=(drained,)), reissued()) == ()
+    late = fault(word=faults.LATE, back=12.0)
+    assert after(run(late, workers=(drained,)), reissued()) == (late,)
+    lost_ = replace(drained, drained=False)
+    assert len(after(run(workers=(lost_,)), reissued())) == 1
+
+
+def starting(name: str = "nas/cpu") -> protocol.WorkerStarting:
+    return protocol.WorkerStarting(seq=1, time=35.0, worker=name, host=name.partition("/")[0], device="cpu")
+
+
+def resumed(**changes: Any) -> protocol.RunResumed:
+    words = {"seq": 1, "time": 50.0, "step": 5, "host": "pi", "checkpoint": ""}
+    return protocol.RunResumed(**words | changes)
+
+
+@pytest.mark.parametrize(
+    "anew",
+    [
+        starting(),
+        resumed(checkpoint="/c", cause="a step takes 3 s", went_back=True),
+        resumed(checkpoint="/c", cause="stopped"),
+        resumed(cause="lost its coordinator"),
+    ],
+)
+def test_a_slowdown_is_over_once_the_device_is_measured_anew(anew: protocol.Event) -> None:
+    """No event tells any more when such a device is as fast as it once was."""
+    slowed = replace(worker("nas/cpu", 0.5), slow_factor=0.4)
+    view = folded(run(fault(word=faults.SLOW), fault(2, back=9.0), workers=(slowed,)), anew)
+    row = next(each for each in view.faults if each.word == faults.SLOW)
+    assert (row.back, row.over) == (anew.time, "counts as usual")
+    assert [each.slow_factor for each in view.workers] == [None]
+
+
+@pytest.mark.parametrize("other", [starting("pi/cpu"), resumed(), slow(0.5), lost("killed")])
+def test_a_slowdown_goes_on_otherwise(other: protocol.Event) -> None:
+    slowed = replace(worker("nas/cpu", 0.5), slow_factor=0.4)
+    view = folded(run(fault(word=faults.SLOW), workers=(slowed,)), other)
+    assert next(each for each in reversed(view.faults) if each.word == faults.SLOW).back is None
+    assert view.workers[0].slow_factor is not None
+
+
+def planned_anew(reason: str, *, restarts: bool = True) -> protocol.Replanned:
+    return protocol.Replanned(seq=1, time=6.1, step=7, reason=reason, restarts=restarts)
+
+
+def test_a_new_start_for_a_better_plan_is_a_row_with_what_it_cost() -> None:
+    reason = "a step takes 3.0 s, 200% more than planned; planned anew: sync on nas and pi, 1 s a step"
+    view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)), planned_anew(reason))
+    assert view.faults == ()
+    view = folded(view, resumed(time=6.5, step=6, checkpoint="/c", cause=reason, went_back=True))
+    (row,) = view.faults
+    assert (row.word, row.time, row.step, row.host, row.worker) == (faults.NEW_PLAN, 6.1, 6, "pi", "")
+    assert row.what == "a step takes 3.0 s, 200% more than planned"
+    assert row.done == "planned anew: sync on nas and pi, 1 s a step"
+    assert (row.back, row.stall_s) == (None, None)
+    view = folded(view, joined("nas/cpu", 9.0), made(7, 13.0))
+    (row,) = view.faults
+    assert (row.back, row.stall_s) == (13.0, pytest.approx(13.0 - 6.0 - 1.0))
+    assert folded(view, made(8, 14.0)).faults == view.faults
+    quick = folded(RUN, made(1, 1.0), planned_anew(reason))
+    quick = folded(quick, resumed(time=1.5, step=1, checkpoint="/c", cause=reason, went_back=True), made(2, 2.5))
+    assert (quick.faults[0].back, quick.faults[0].stall_s) == (2.5, None)
+
+
+def test_a_run_that_starts_over_for_its_job_is_a_row_too() -> None:
+    cause = "a parameter has a gradient in some steps only"
+    view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)))
+    view = folded(view, planned_anew("other", restarts=False), resumed(time=6.5, step=4, cause=cause, went_back=True))
+    (row,) = view.faults
+    assert (row.word, row.what, row.host) == (faults.STARTED_OVER, cause, "pi")
+    assert row.done == "back to step 4, 2 steps made again"
+    view = folded(view, made(5, 9.0), made(6, 10.0))
+    assert view.faults[0].back is None, "none of them is new"
+    view = folded(view, made(7, 11.0))
+    assert (view.faults[0].back, view.faults[0].stall_s) == (11.0, pytest.approx(11.0 - 6.0 - 1.0))
+
+
+def test_a_run_that_starts_over_before_its_first_step_has_lost_nothing() -> None:
+    assert folded(RUN, resumed(cause="no such device", went_back=True, step=0)).faults == ()
+
+
+def test_each_slowdown_is_a_row_until_the_device_is_back_at_its_speed() -> None:
     (row,) = after(RUN, slow(0.4))
     assert (row.word, row.what, row.step) == (faults.SLOW, "slowed to ×0.40", 9)
-    (row,) = after(run(row), slow(0.6))
-    assert (row.number, row.what, row.back) == (1, "slowed to ×0.60", None)
+    (first, more) = after(run(replace(row, time=30.0)), slow(0.2))
+    assert (first.time, first.what, first.back, first.over) == (30.0, "slowed to ×0.40", 40.0, "slowed again")
+    assert (more.number, more.time, more.what, more.back) == (2, 40.0, "slowed to ×0.20", None)
     (row,) = after(run(row), slow(1.0))
-    assert row.back == 40.0
+    assert (row.back, row.over) == (40.0, "")
     assert [each.number for each in after(run(row), slow(0.5))] == [1, 2]
     assert after(run(fault()), slow(1.0)) == (fault(),), "a lost one is not back by that"
     other = fault(word=faults.SLOW, worker="pi/cpu")

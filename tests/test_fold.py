@@ -591,6 +591,15 @@ def test_a_host_that_was_away_is_told_to_be_back() -> None:
     assert state.hosts[1].next_try is None
 
 
+def test_a_host_is_not_told_to_be_back_in_a_run_that_goes_on_without_it() -> None:
+    lost = protocol.WorkerLost(seq=9, time=80.0, worker="nas/cpu", host="nas", device="cpu", step=1, cause="no answer")
+    state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
+    state = apply(state, events.HostLost(time=90.0, host="nas", cause="no answer", retry_s=4.0))
+    state = apply(state, sampled("nas", "running", time=99.0))
+    assert state.hosts[1].state is HostState.PAUSED
+    assert state.log[-1].text == "nas is back in the cluster, and its worker not yet in the run"
+
+
 def test_a_host_whose_ray_was_ended_by_another_terminal_is_not_back_but_ready() -> None:
     state = apply(both_up(), sampled("nas", "restarting", time=99.0))
     state = apply(state, events.HostChanged(time=100.0, host="nas", state=HostState.READY))

@@ -11,6 +11,7 @@ from remote_agent.planning.choice import Choice
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import Prediction
+from remote_agent.wording import number
 
 HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "HELPS"]
 WAY_HEADINGS = ["WAY", "HOSTS", "STEP", "SAMPLES/S", "EXACT", "LIMIT"]
@@ -96,8 +97,8 @@ def explained(best: Prediction) -> list[str]:
 def costs(best: Prediction) -> list[str]:
     """Energy and money for a million samples, if they are known of all machines that take part."""
     per_million = 1e6 / best.samples
-    parts = [f"take {per_million * best.joules / 3.6e6:.3g} kWh"] if best.joules else []
-    parts += [f"cost {per_million * best.price:.3g}"] if best.price else []
+    parts = [f"take {number(per_million * best.joules / 3.6e6)} kWh"] if best.joules else []
+    parts += [f"cost {number(per_million * best.price)}"] if best.price else []
     return [f"a million samples {' and '.join(parts)}"] if parts else []
 
 

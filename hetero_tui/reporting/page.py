@@ -14,6 +14,7 @@ from hetero_tui.reporting.figures import PARTS, Figures, WorkerFigures
 from hetero_tui.text import duration
 from remote_agent import protocol
 from remote_agent.goals import shown
+from remote_agent.wording import number
 
 SMOOTH_PART = 100
 """The smoothed line is an average over so great a part of all steps: one in so many."""
@@ -117,7 +118,7 @@ def _facts(figures: Figures) -> Iterable[tuple[str, str]]:
     if loss is not None:
         yield "Loss", f"{loss:.4f}"
     for name, value in (finished.evaluation if finished is not None else {}).items():
-        yield shown(name).replace("_", " ").capitalize(), f"{value:.4g}"
+        yield shown(name).replace("_", " ").capitalize(), number(value, 4)
     if finished is not None:
         yield "Speed", f"{finished.samples_per_second:,.0f} samples/s"
     if started is not None:
@@ -215,7 +216,7 @@ def _evaluations(figures: Figures) -> Iterable[str]:
 
 def _figure(each: protocol.Evaluated, name: str) -> str:
     value = each.metrics.get(name)
-    return "n/a" if value is None else f"{value:.4g}"
+    return "n/a" if value is None else number(value, 4)
 
 
 def _happened(figures: Figures) -> Iterable[str]:

@@ -20,10 +20,10 @@ from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
+from remote_agent import kinds
 from remote_agent import settings as fields
 from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
-from remote_agent.kinds import nearest
 from remote_agent.search import Search
 from remote_agent.strategies import AUTO, SPECS
 
@@ -36,9 +36,6 @@ HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
 
 _ALIKE = 0.85
 """How alike two names are of which one is a misspelling of the other."""
-
-FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
-"""Settings that a run on the fleet has no use for: its devices are the inventory's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +120,15 @@ def read_order(
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
+    if not found.is_open:  # else only the job's host knows whether it has a setting of that name itself
+        wanted = with_whole_names(wanted, own_hints(found))
     said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest_of(found, code), swept=swept)
     mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
-        for name in FOR_SCRIPTS
+        for name in sorted(fields.FOR_SCRIPTS)
         if name in wanted
     ]
     if mistakes:
@@ -137,9 +136,17 @@ def read_order(
     return Order(found, wanted, code)
 
 
+def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping[str, str]:
+    """Settings by their whole names: ``lr`` is ``learning_rate``, unless that is given as well."""
+    known = (*own, *fields.names())
+    names = {name: kinds.spelt_out(name, known) for name in wanted}
+    return {name if names[name] in wanted else names[name]: value for name, value in wanted.items()}
+
+
 def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
     """Settings for a resumed run, from ``key=value`` each; raises ChangesError with every mistake at once."""
     wanted, wrong = parse_settings(pairs)
+    wanted = with_whole_names(wanted, ())
     mistakes = [f"--set {pair!r} is not key=value" for pair in wrong]
     kept = [name for name in wanted if name in fields.names() and name not in fields.WHEN_RESUMED]
     mistakes += [f"--set {name}: a run keeps it from its start; for another value start a new run" for name in kept]
@@ -177,7 +184,7 @@ def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
     """
     known = fields.names()
     for name in wanted:
-        near = nearest(name, known, alike=_ALIKE)
+        near = kinds.nearest(name, known, alike=_ALIKE)
         if name not in known and near and name not in code.words:
             yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 

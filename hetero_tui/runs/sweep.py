@@ -23,6 +23,7 @@ from hetero_tui.runs.order import (
     parse_settings,
     read_order,
     rest_of,
+    with_whole_names,
     without_effect,
 )
 from hetero_tui.text import last_lines
@@ -30,7 +31,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent import settings as fields
 from remote_agent.goals import Goal
-from remote_agent.kinds import convert, initials, nearest
+from remote_agent.kinds import convert, nearest, spelt_out
 from remote_agent.search import Parameter, Search
 
 STEP = "sweep"
@@ -98,7 +99,7 @@ def read_sweep(
         named = parse_job(job)
     own: Mapping[str, Any] = own_hints(named) if named is not None else {}
     known = {**own, **fields.hints()}
-    given = parse_settings(pairs)[0]
+    given = order.settings if order is not None else parse_settings(pairs)[0]
     rest = rest_of(order.job, order.code) if order is not None else None
     found: dict[str, Parameter] = {}
     wrong: list[str] = []
@@ -166,11 +167,11 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
     if not equals or not name.isidentifier() or not values:
         raise ValueError("is not NAME=LOW..HIGH or NAME=ONE,OTHER")
     if name not in known and not is_open:
-        meant = nearest(name, known)
-        # The initials of a setting stand for it, as in papers: lr. A job of which only its host knows all may have one.
-        if initials(meant) != name:
+        full = spelt_out(name, known)  # a job of which only its host knows all may have one of that name
+        if full not in known:
+            meant = nearest(name, known)
             raise ValueError("no such setting" + (f"; did you mean {meant!r}?" if meant else ""))
-        name = meant
+        name = full
     if ".." not in values:
         choices = tuple(value.strip() for value in values.split(","))
         if len(choices) < 2 or not all(choices) or len(set(choices)) < len(choices):
@@ -236,6 +237,7 @@ def order_from(
         hint = f"name it: hetero-tui train path/to/{result.job} --from {result.run}"
         raise OrderError((f"{result.job}, which was swept, is not in this folder",), hint=hint)
     given, wrong = parse_settings(pairs)
+    given = with_whole_names(given, ())
     swept = {**{name: str(value) for name, value in result.config.items()}, **best.settings}
     if set(fields.GOALS) & set(given):  # one of them says how long
         swept = {name: value for name, value in swept.items() if name not in fields.GOALS}

@@ -119,7 +119,7 @@ class HeteroApp(MachineActions):
         self._changes = changes
         self._inventory_path = inventory_path
         self._machines = machines
-        self._on_start = on_start
+        self._on_start = self._ahead = on_start
         self._order = (job, dict(settings or {}), tuple(paths))
         self._quit_key = quit_key
         self._chaos = chaos
@@ -169,6 +169,7 @@ class HeteroApp(MachineActions):
             more_keys=(*self._tutorial_keys, *self._more_keys) if self._is_empty else self._more_keys,
             readonly=self._readonly,
             number=self.main.number,
+            awaits_run="train" in self._ahead,
             opened=self._opened,
         )
 
@@ -210,6 +211,7 @@ class HeteroApp(MachineActions):
         """Another state is drawn with the next frame; the user is called for what needs one."""
         self._dirty = True
         before, self._seen = self._seen, state
+        self._follow_log_of_new_run(before.run, state.run)
         call = call_for(before, state) if self._calls else None
         if call is not None:
             level, text = call
@@ -302,10 +304,15 @@ class HeteroApp(MachineActions):
             self.run_worker(self._follow_changes(self._changes), exit_on_error=False)
 
     async def _carry_out_all(self) -> None:
-        if not await self._open() or not self._intents.state.hosts:
-            return
+        if await self._open() and self._intents.state.hosts:
+            await self._carry_out_ahead()
+        self._ahead = ()
+        self.redraw()
+
+    async def _carry_out_ahead(self) -> None:
         job, settings, paths = self._order
-        for name in self._on_start:
+        for index, name in enumerate(self._on_start):
+            self._ahead = self._on_start[index:]
             operations: dict[str, Callable[[], Awaitable[object]]] = {
                 "probe": self._intents.probe,
                 "up": self._intents.up,

@@ -211,7 +211,7 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             return Text("-", style=palette.muted) if away else _link(host, now, palette)
         case col.SHARE:
             share = share_of(host, run)  # of a host that is out of reach too: the run's events tell it
-            return Text("-" if share is None else fmt.percent(share), style=palette.muted if share is None else figures)
+            return Text("-" if share is None else fmt.share(share), style=palette.muted if share is None else figures)
         case col.RAY:
             return Text("-", style=palette.muted) if away else _ray(host, figures, palette)
         case _:

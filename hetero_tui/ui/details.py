@@ -37,7 +37,7 @@ def host_details(host: HostView, run: RunView | None, now: float) -> Pairs:
         what = f"{samples:,} of {run.batch_size:,} samples of a step"
         if run.stages:
             what = f"blocks {' and '.join(held)} of {run.stages[-1].last}" if held else "no blocks"
-        pairs.append(("share", f"{fmt.percent(share).strip()}, {what}"))
+        pairs.append(("share", f"{fmt.share(share).strip()}, {what}"))
     if host.facts is None:
         return [*pairs, ("facts", "not probed yet")]
     return [*pairs, *_facts(host.facts)]
@@ -77,7 +77,8 @@ def _use(host: HostView, now: float) -> Pairs:
 def _facts(facts: HostFacts) -> Pairs:
     pairs: Pairs = []
     if facts.simulated_speed is not None:
-        pairs.append(("simulated", f"slowed down to ×{facts.simulated_speed:g} of this computer"))
+        slowed = f"slowed down to ×{facts.simulated_speed:g} of this computer"
+        pairs.append(("simulated", "as fast as this computer" if facts.simulated_speed == 1 else slowed))
     for accelerator in facts.usable_accelerators:
         memory = "" if accelerator.memory_bytes is None else f", {fmt.size(accelerator.memory_bytes)}"
         driver = "" if accelerator.driver is None else f", driver {accelerator.driver}"

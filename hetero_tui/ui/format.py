@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from datetime import datetime, tzinfo
 
+from hetero_tui import text
 from hetero_tui.text import duration as precise
 from remote_agent.goals import shown
+from remote_agent.wording import number
 
 UNKNOWN = "n/a"
 
@@ -53,17 +55,26 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time to wait or an age, in its largest unit: ``8 s``, ``38 min``, ``2 h 05``, ``3 d``."""
+    """A time to wait or an age, in its largest unit and rounded: ``8 s``, ``98 s``, ``38 min``, ``2 h 05``, ``3 d``.
+
+    Of what is over :func:`took` is said.
+    """
     if seconds is None:
         return UNKNOWN
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02}"
-    return f"{whole // 86400} d"
+    if seconds < 99.5:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02}" if minutes < 1440 else f"{round(minutes / 1440)} d"
+
+
+def took(seconds: float | None) -> str:
+    """How long something took: ``0.8 s``, ``12 s``, ``1 min 38 s``, ``2 h 5 min``."""
+    if seconds is None:
+        return UNKNOWN
+    said = f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else precise(seconds)
+    return said.removesuffix(" 0 s").removesuffix(" 0 min")
 
 
 def spent(seconds: float) -> str:
@@ -71,11 +82,9 @@ def spent(seconds: float) -> str:
     return precise(int(seconds))
 
 
-def seconds(value: float | None) -> str:
-    """A short wait with a digit where it is short: ``0.8 s``, ``12 s``, ``2 min``."""
-    if value is None:
-        return UNKNOWN
-    return f"{max(0.0, value):.1f} s" if value < 9.95 else duration(value)
+def recent(seconds: float) -> str:
+    """An age with a digit where it is short: ``0.8 s``, ``12 s``, ``2 min``."""
+    return took(seconds) if seconds < 9.95 else duration(seconds)
 
 
 def ago(seconds: float | None) -> str:
@@ -107,6 +116,11 @@ def percent(fraction: float | None) -> str:
     return f"{UNKNOWN:>4}" if fraction is None else f"{round(fraction * 100):3d}%"
 
 
+def share(fraction: float) -> str:
+    """A part of a whole in four characters, right-aligned: ``' 41%'``, ``' <1%'``, and ``'100%'`` only of all of it."""
+    return f"{text.share(fraction):>4}"
+
+
 def loss(value: float | None) -> str:
     """A loss with enough digits to see it move: ``4.803``, ``0.0412``, ``1.2e-05``."""
     if value is None:
@@ -122,7 +136,7 @@ def loss(value: float | None) -> str:
 def figure(name: str, value: float) -> str:
     """One figure of a job's own evaluation: ``test accuracy 97.3%``; fractions named so become per cent."""
     words = shown(name).replace("_", " ")
-    return f"{words} {value:.1%}" if "accuracy" in words and 0 <= value <= 1 else f"{words} {value:.4g}"
+    return f"{words} {value:.1%}" if "accuracy" in words and 0 <= value <= 1 else f"{words} {number(value, 4)}"
 
 
 def clock(time: float, zone: tzinfo | None = None, *, seconds: bool = True) -> str:

@@ -20,7 +20,7 @@ def refusal(action: str, view: View, run: str | None = None) -> str | None:
         return "The inventory is still being read."
     live = state.run is not None and not state.run.state.final
     if action == STOP:
-        return None if live else f"No run is going on.{view.press(train='to train')}"
+        return None if live else view.no_run
     if not state.hosts:
         return "The inventory has no machines yet."
     if action == KEY:
@@ -71,7 +71,7 @@ def back_refusal(view: View, host: str | None) -> str | None:
     state, shown = view.state, view.run
     run = state.run
     if run is None or run.state.final:
-        return f"No run is going on.{view.press(train='to train', resume='to resume one')}"
+        return view.no_run
     if shown is not run and shown is not None:
         return f"{shown.run} is over. The run under way is {run.run}."
     if run.behind is not None:

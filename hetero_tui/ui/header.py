@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import tzinfo
+from typing import TYPE_CHECKING
 
 from rich.style import Style
 from rich.text import Text
@@ -18,6 +19,9 @@ from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.keys import FAULTS, VIEWS
 from hetero_tui.ui.palette import Palette
 from remote_agent.states import RunState
+
+if TYPE_CHECKING:
+    from remote_agent.protocol import RunSummary
 
 _GAP = 2
 _VERDICT, _SHORT_VERDICT = 16, 14
@@ -170,7 +174,11 @@ def _grown(place: _Place, words: list[str], spare: int) -> _Place:
 
 
 def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) -> list[_Place]:
-    run = state.run
+    run, script = state.run, script_under_way(state)
+    if script is not None and (run is None or run.state.final):
+        shown = look.RUN[RunState(script.state)]
+        words = f"{shown.glyph} {script.id} {script.state}"
+        return [_Place(rank=1, width=len(words), text=Text(words, style=shown.colour(palette)), name=script.id)]
     if run is None:
         return []
     shown = look.RUN[run.state]
@@ -204,7 +212,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     ]
     if run.iterations:
         done = run.step / run.iterations
-        bar = use_bar(done, _BAR, palette).append(f"{fmt.percent(done):>5}", style=palette.foreground)
+        bar = use_bar(done, _BAR, palette).append(f"{fmt.share(done):>5}", style=palette.foreground)
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
     age = step_age(state, now)
     style = _age_style(state, now, palette)
@@ -230,7 +238,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             rank=5, width=_SPEED if is_wide else _SHORT_SPEED, text=Text(speed, style=palette.foreground), right=True
         )
     )
-    said = "" if age is None else f"last {'step' if is_seen else 'seen'} {fmt.seconds(age)} ago"
+    said = "" if age is None else f"last {'step' if is_seen else 'seen'} {fmt.recent(age)} ago"
     said = said if len(said) <= _AGE else said.removeprefix("last ")
     places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
     return places
@@ -243,6 +251,15 @@ def ending(run: RunView) -> str:
     if run.state is RunState.FINISHED:
         return f"finished, {fmt.plural(run.step, 'step')}"
     return f"{run.state} at step {run.step:,}" if run.step else f"{run.state} before its first step"
+
+
+def script_under_way(state: State) -> RunSummary | None:
+    """The newest script or sweep that goes on, as its machine, which answers, last said: it is listed, not followed."""
+    if state.cluster_state is ClusterState.DOWN:
+        return None  # it ended with the cluster, also if it has not been asked for since
+    away = {host.name for host in state.hosts if host.state in (HostState.UNREACHABLE, HostState.REFUSED)}
+    going_on = [run for run in state.runs or () if run.script and not run.state.final and run.host not in away]
+    return going_on[-1] if going_on else None
 
 
 def step_age(state: State, now: float) -> float | None:

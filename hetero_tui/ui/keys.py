@@ -65,8 +65,13 @@ KEYS = (
     Key(code="t", action="train", help="Train a model on the machines that are ready", changes=True),
     Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
     Key(code="r", action="resume", help="Let a run that ended too early go on", changes=True),
-    Key(code="slash", action="filter", help="Show only the lines that match a text"),
-    Key(code="o", action="sort", help="Sort by the next column"),
+    Key(
+        code="slash",
+        action="filter",
+        help="Show only the lines that match a text",
+        views=_in(FLEET, PLAN, FAULTS, RUNS, LOGS),
+    ),
+    Key(code="o", action="sort", help="Sort by the next column", views=_in(FLEET, FAULTS, RUNS)),
     Key(code="y", action="copy", help="Copy the marked line, or the lines that are shown"),
     Key(code="colon", action="command_palette", said="commands", help="Views, machines, runs, commands"),
     Key(code="D", action="teardown", help="Stop everything everywhere; asks first", changes=True),
@@ -168,6 +173,12 @@ ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.
 EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
 DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
 
+IN_FILTER = (("enter", "keep", ""), ("esc", "show all", ""))
+"""The keys while the text of a filter is typed: letters are a part of it."""
+
+IN_PALETTE = (("enter", "choose", ""), ("up down", "next", ""), ("esc", "close", ""))
+"""The keys while the command palette is open."""
+
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
 
@@ -238,14 +249,14 @@ def shown_keys(
     """
     by_action = {key.action: key for key in keys}
     about = run if run is not None or view == RUNS else state.run
-    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, about)]
+    wanted = ["help", *_wanted_in(view, state, about), *_wanted_anywhere(state, busy, about)]
     chosen = [by_action[action] for action in dict.fromkeys(wanted) if action in by_action]
     chosen = [key for key in chosen if view in key.views]
     chosen[1:1] = more
     return tuple((key.key, key.word, key.action) for key in (*chosen, last))
 
 
-def _wanted_in(view: int, state: State) -> list[str]:
+def _wanted_in(view: int, state: State, shown: RunView | RunSummary | None) -> list[str]:
     """The actions of a view, those that something waits for first."""
     if not state.hosts:
         return []
@@ -261,8 +272,9 @@ def _wanted_in(view: int, state: State) -> list[str]:
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
         return (["bring_back"] if back else []) + ["logs"]
+    has_curve = isinstance(shown, RunView) and bool(shown.losses)
     return {
-        RUN: ["smooth", "scale", "zoom"],
+        RUN: ["smooth", "scale", "zoom"] if has_curve else [],
         RUNS: ["open", "mark", "compare", "logs"],
         LOGS: ["follow", "source", "filter", "save"],
     }.get(view, [])

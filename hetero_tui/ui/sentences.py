@@ -16,7 +16,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
-from hetero_tui.ui.header import ending
+from hetero_tui.ui.header import ending, script_under_way
 from hetero_tui.ui.keys import is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -43,7 +43,7 @@ def keys_line(keys: Sequence[tuple[str, str, str]], width: int, palette: Palette
 
 
 def _key(key: str, word: str, action: str, palette: Palette) -> Text:
-    click = Style(meta={"@click": f"app.{action}"})
+    click = Style(meta={"@click": f"app.{action}"}) if action else Style.null()
     strong, quiet = Style.parse(f"bold {palette.accent}"), Style.parse(palette.muted)
     return Text.assemble((key, strong + click), (f" {word}", quiet + click))
 
@@ -61,7 +61,7 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
         facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
-            facts.append(f"in {fmt.duration(run.seconds)}")
+            facts.append(f"in {fmt.took(run.seconds)}")
         if run.checkpoint and not run.script:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
     if is_resumable(run) and view.key_of("resume"):
@@ -95,6 +95,8 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
 
 def _what_now(view: View) -> Text:
     state, palette = view.state, view.palette
+    if view.awaits_run or script_under_way(state) is not None:
+        return Text(view.no_run, style=palette.foreground)
     up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
     ready, said = ready_words(state, "machine")
     words = (

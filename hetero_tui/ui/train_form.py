@@ -10,12 +10,11 @@ from functools import cache
 
 from hetero_tui.state import State
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.header import script_under_way
 from hetero_tui.ui.sentences import ready_words
 from remote_agent.job_settings import described, written
-from remote_agent.settings import OF_ORDERS, WHEN_RESUMED, TrainingConfig
-
-FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
-"""Settings that the fleet's devices make meaningless here."""
+from remote_agent.kinds import spelt_out
+from remote_agent.settings import FOR_SCRIPTS, OF_ORDERS, WHEN_RESUMED, TrainingConfig
 
 _SAME_STEPS = frozenset({*WHEN_RESUMED, "seed"}) - {"epochs"}
 """Settings with which the model, and what a step takes, are what they were in an earlier run; of no others, and of none
@@ -111,8 +110,11 @@ def foot(state: State, job: str, given: Mapping[str, str], width: int = 200) -> 
     Time and size are known of a job that was trained on this fleet before; else, and if settings may make it another
     model or other steps, they are left out.
     """
-    said = [ready_words(state, "host")[1]]
-    known = _earlier(state, job)
+    script = script_under_way(state)
+    beside = f", in use by {script.id}" if script is not None else ""
+    said = [f"{ready_words(state, 'host')[1]}{beside}"]
+    known, names = _earlier(state, job), [each.name for each in settings_of(job)]
+    given = {spelt_out(name, names): value for name, value in given.items()}
     if known is None or given.keys() - _SAME_STEPS:
         return ", ".join(said)
     parameters, seconds = known

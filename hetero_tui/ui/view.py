@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+from hetero_tui.interrupted import RESUMING, TRAINING
 from hetero_tui.state import LogLine, RunView, State
+from hetero_tui.ui.header import script_under_way
 from hetero_tui.ui.keys import FLEET, KEYS, QUIT, Key
 from hetero_tui.ui.palette import Palette
 
@@ -27,6 +29,7 @@ class View:
         more_keys: beside the table's.
         readonly: no key changes anything on the machines.
         number: of the view that is shown.
+        awaits_run: the app was told on its start to train, and has not begun yet.
         opened: a run of the past, which is shown in place of the session's; None: that one is.
     """
 
@@ -43,6 +46,7 @@ class View:
     more_keys: tuple[Key, ...] = ()
     readonly: bool = False
     number: int = FLEET
+    awaits_run: bool = False
     opened: RunView | None = None
 
     @property
@@ -52,6 +56,17 @@ class View:
         if opened is None or self.number == FLEET or (own is not None and own.run == opened.run):
             return own
         return opened
+
+    @property
+    def no_run(self) -> str:
+        """What is said where no run is shown: that one is about to start, or how to start one."""
+        if self.awaits_run or self.busy in (TRAINING, RESUMING):
+            return "A run is about to start."
+        script = script_under_way(self.state)
+        if script is not None:
+            return f"{script.id} is {script.state} on these machines: 5 shows it, 6 what it prints."
+        said = "No run yet." if self.state.runs == () else "No run is going on."
+        return f"{said}{self.press(train='to train')}"
 
     def key_of(self, action: str) -> str:
         """The key of an action as it is printed; empty where the app does not allow it."""
@@ -66,6 +81,13 @@ class View:
     def log(self) -> tuple[LogLine, ...]:
         """The event log in the order of time with the notes in their places, newest first."""
         return tuple(sorted((*self.state.log, *self.notes), key=lambda line: line.time))[::-1]
+
+
+@runtime_checkable
+class Hinting(Protocol):
+    """A screen with keys of its own, which the line at the bottom names as long as it is open."""
+
+    hints: ClassVar[tuple[tuple[str, str, str], ...]]
 
 
 @runtime_checkable

@@ -132,6 +132,15 @@ class ViewActions(App[None]):
         self.redraw()
         self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
 
+    def _follow_log_of_new_run(self, before: RunView | None, now: RunView | None) -> None:
+        """The log of the session's run is that of the next one once there is one; another run's stays."""
+        from hetero_tui.ui.views.logs import LogsPane
+
+        pane = self.main.pane
+        was = before.run if before is not None else ""
+        if isinstance(pane, LogsPane) and now is not None and now.run != was and pane.run in ("", was):
+            self._read_logs(now.run, pane.host)
+
     async def _follow_logs(self, pane: Any, run: str, host: str) -> None:
         """Show what a run's processes log; without a name the newest run's, for which the machines are asked first."""
         try:
@@ -161,6 +170,7 @@ class ViewActions(App[None]):
             )
         else:
             pane.table.start_filter()
+        self.redraw()
 
     def action_sort(self) -> None:
         table = self.main.pane.table

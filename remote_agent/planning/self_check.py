@@ -17,8 +17,9 @@ from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import names, pace, seconds
+from remote_agent.planning.verdicts import MANIFOLD, names, pace, seconds
 from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way, ratio_name
+from remote_agent.wording import number
 
 OFF = 0.15
 """A prediction that is off by more than this part ..."""
@@ -188,15 +189,18 @@ def is_soon(times: int, since_s: float, pause_s: float) -> bool:
 
 
 def what_was_off(check: SelfCheck) -> str:
-    """``a step takes 1.4 s, 40% more than predicted (computing 1.0 times, all else 3.1 times as long)``."""
+    """``a step takes 1.4 s, 40% more than predicted (computing 1 times, all else 3.1 times as long)``."""
     found, planned = check.median, check.predicted.seconds
-    off = found.seconds / planned - 1
     called = {COMPUTE: "computing", EXCHANGE: "all else"}
-    terms = ", ".join(f"{called[name]} {ratio:.2g} times" for name, ratio in check.ratios.items())
-    return (
-        f"a step takes {seconds(found.seconds)}, {abs(off):.0%} {'more' if off > 0 else 'less'} than predicted"
-        f" ({terms} as long)"
-    )
+    terms = ", ".join(f"{called[name]} {number(ratio, 2)} times" for name, ratio in check.ratios.items())
+    return f"a step takes {seconds(found.seconds)}, {_than_predicted(found.seconds / planned)} ({terms} as long)"
+
+
+def _than_predicted(ratio: float) -> str:
+    """``40% more than predicted``, and of more than that ``3.1 times as long as predicted``."""
+    if ratio >= MANIFOLD:
+        return f"{number(ratio, 2)} times as long as predicted"
+    return f"{ratio - 1:.0%} more than predicted" if ratio > 1 else f"{min(0.99, 1 - ratio):.0%} less than predicted"
 
 
 def what_changed(before: Survey, now: Survey) -> tuple[str, ...]:
@@ -210,7 +214,7 @@ def what_changed(before: Survey, now: Survey) -> tuple[str, ...]:
         old = known.get(host.name)
         pairs = (("sends", old.up, host.up), ("receives", old.down, host.down)) if old is not None else ()
         changed = [
-            f"{verb} {new / 1e6:.3g} MB/s, {was / 1e6:.3g} before"
+            f"{verb} {number(new / 1e6)} MB/s, {number(was / 1e6)} before"
             for verb, was, new in pairs
             if was and new and abs(new / was - 1) > SAID
         ]

@@ -24,6 +24,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remote_agent.wording import number
+
 MIN_PART = 0.05
 """A smaller part than this is not worth a shard: its host is left out, or (where it was asked for) given this much."""
 
@@ -288,7 +290,7 @@ def reasons(decision: Decision, sites: Sequence[Site], traffic: Traffic) -> tupl
         found = [f"one shard of the parameter server, on {holders[0][0].host}: more would not help; {measured}"]
     else:
         shares = ", ".join(f"{site.host} {100 * part:.0f}%" for site, part in holders)
-        times = f"{decision.seconds:.3g} s, {decision.alone_s:.3g} s with all of it on {sites[0].host}"
+        times = f"{number(decision.seconds)} s, {number(decision.alone_s)} s with all of it on {sites[0].host}"
         found = [
             f"parameter server on {len(holders)} hosts: {shares}; predicted exchange of a step: {times}; {measured}"
         ]

@@ -11,14 +11,15 @@ from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
+from remote_agent.wording import number
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""
 
 MAX_LOCAL_STEPS = 1000
 
-MANIFOLD = 10
-"""A speed that is so many times another is told as a number of times: its percents would be hard to read."""
+MANIFOLD = 2
+"""What is so many times another is told as a number of times: its percents would be hard to read."""
 
 MOST_NAMED = 5
 """Of more hosts of which the same is said, one line tells of all."""
@@ -26,21 +27,19 @@ MOST_NAMED = 5
 
 def pace(device: str, ratio: float) -> str:
     """A device whose speed is ``ratio`` times what it was: ``b/cpu runs at 30% of its speed``, ``... 12 times ...``."""
-    return f"{device} runs at {f'{ratio:.0%} of' if ratio < MANIFOLD else f'{ratio:.0f} times'} its speed"
+    return f"{device} runs at {f'{ratio:.0%} of' if ratio < MANIFOLD else f'{number(ratio, 2)} times'} its speed"
 
 
 def seconds(value: float) -> str:
     """A time as people write it: ``18.6 s``, ``240 ms``."""
     if value < 5e-7:
         return "0 ms"
-    if value >= 99.95:
-        return f"{value:,.0f} s"
-    return f"{value:.3g} s" if value >= 0.9995 else f"{value * 1e3:.3g} ms"
+    return f"{number(value)} s" if value >= 0.9995 else f"{number(value * 1e3)} ms"
 
 
 def rate(value: float) -> str:
     """Of samples a second: ``24.3``, ``12,300``."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
+    return number(value)
 
 
 def names(hosts: Sequence[str]) -> str:
@@ -167,9 +166,9 @@ def _shared(survey: Survey) -> Iterator[str]:
     for medium, hosts in media.items():
         if len(hosts) == 1:
             both = survey.media.get(medium) or next(host.both for host in survey.hosts if host.name == hosts[0])
-            yield f"the link of {hosts[0]} carries one direction at a time, {both / 1e6:.3g} MB/s"
+            yield f"the link of {hosts[0]} carries one direction at a time, {number(both / 1e6)} MB/s"
             continue
-        carries = f"{survey.media[medium] / 1e6:.3g} MB/s, sent and received"
+        carries = f"{number(survey.media[medium] / 1e6)} MB/s, sent and received"
         yield f"{names(hosts)} share one medium of {carries}: the fewer use it, the more each has"
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from remote_agent.wording import number
+
 SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local_sgd"
 
 PIPELINE = "pipeline"
@@ -79,7 +81,7 @@ class Term:
         """The same, so many times as long, as steps of this job showed it."""
         if ratio == 1:
             return self
-        source = f"{self.source}; {ratio:.2g} times that in steps of this job"
+        source = f"{self.source}; {number(ratio, 2)} times that in steps of this job"
         return Term(name=self.name, seconds=ratio * self.seconds, source=source)
 
 

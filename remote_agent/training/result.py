@@ -17,6 +17,7 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
+from remote_agent.wording import number
 
 Rows = tuple[Mapping[str, Any], ...]
 
@@ -98,8 +99,8 @@ class TrainingResult:
         return figure
 
     def __repr__(self) -> str:
-        parts = [f"{len(self.metrics):,} steps", f"loss {self.final_loss:.4g}"]
-        parts += [f"{name} {value:.4g}" for name, value in self.evaluation.items()]
+        parts = [f"{len(self.metrics):,} steps", f"loss {number(self.final_loss, 4)}"]
+        parts += [f"{name} {number(value, 4)}" for name, value in self.evaluation.items()]
         parts += [f"{sum(tensor.numel() for tensor in self.state_dict.values()):,} numbers", str(self.checkpoint)]
         parts += [f"best {self.best}"] if self.best is not None else []
         parts += [self.reason] if self.reason else []

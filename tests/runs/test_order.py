@@ -312,3 +312,20 @@ def test_more_shards_than_hosts_are_refused_before_anything_is_contacted(
         return
     with pytest.raises(OrderError, match=f"shards=3: there {'is 1 host' if hosts == 1 else 'are 2 hosts'}"):
         refuse_shards(order, hosts)
+
+
+def test_a_setting_is_also_named_by_its_initials_as_in_papers(tmp_path: Path) -> None:
+    assert read_order("digits", ["lr=0.5", "bs=64"]).settings == {"learning_rate": "0.5", "batch_size": "64"}
+    assert read_changes(["lr=0.5"]) == {"learning_rate": "0.5"}
+    with pytest.raises(OrderError, match="lr: no such setting; did you mean 'learning_rate'"):
+        read_order("digits", ["lr=0.5", "learning_rate=0.1"])
+
+
+def test_settings_of_scripts_are_not_proposed_for_a_run_on_the_fleet() -> None:
+    with pytest.raises(OrderError) as refused:
+        read_order("digits", ["zzzzzz=1"])
+    assert "learning_rate" in str(refused.value)
+    assert "num_gpu_workers" not in str(refused.value)
+    with pytest.raises(OrderError) as refused:
+        read_order("digits", ["num_gpu_worker=1"])
+    assert "did you mean 'num_gpu_workers'" not in str(refused.value)

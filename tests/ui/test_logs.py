@@ -139,7 +139,9 @@ async def test_where_there_is_no_run_there_is_said_to_be_none_once_the_machines_
     app, logs = reading("probed")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("6")
-        assert (await settle(app, pilot))[1].strip() == "No run yet: there is nothing to read."
+        assert (await settle(app, pilot))[
+            1
+        ].strip() == "There is nothing to read. No run is going on. Press t to train."
         assert logs.asked == []
         assert ("list runs",) in app.intents.asked
 

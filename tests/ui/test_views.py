@@ -16,9 +16,10 @@ from hetero_tui import events as ev
 from hetero_tui.calls import call_for
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
+from hetero_tui.faults import LOST, NEW_PLAN
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
-from hetero_tui.state import WORKERS, Behind, Phase, RunView
+from hetero_tui.state import WORKERS, Behind, Fault, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
@@ -133,7 +134,7 @@ def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
         phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain.strip()
         for later in (0.0, 1.0, 5.0, 60.0)
     ]
-    late = "longer than usual; then about 3 s to the first step"
+    late = "longer than usual; then about 4 s to the first step"
     assert said == ["first step in about 6 s", "first step in about 5 s", late, late]
 
 
@@ -143,12 +144,19 @@ def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
         ({}, "starting", "Start"),
         ({"history": 90}, "resuming", "Resume"),
         ({"step": 40, "superseded": 1}, "recovering", "Recovery"),
+        ({"step": 40, "superseded": 1, "faults": (NEW_PLAN, None)}, "replanning", "New plan"),
+        ({"step": 40, "superseded": 1, "faults": (NEW_PLAN, 9.0)}, "recovering", "Recovery"),
+        ({"step": 40, "superseded": 1, "faults": (LOST, None)}, "recovering", "Recovery"),
     ],
 )
 def test_a_run_that_is_started_again_is_said_to_be_resumed_or_to_recover(scenarios, changes, word, title) -> None:
     state = scenarios.starting()
     if "superseded" in changes:
-        changes["superseded"] = scenarios.training().run.recent[-1]
+        changes = changes | {"superseded": scenarios.training().run.recent[-1]}
+    if "faults" in changes:
+        what, back = changes["faults"]
+        row = Fault(number=1, time=1.0, step=40, host="nas", worker="", word=what, what="", back=back)
+        changes = changes | {"faults": (row,)}
     state = replace(state, run=replace(state.run, **changes))
     assert f"{word}: workers 12 s" in header_line(state, "", scenarios.NOW, None, 120, DARK).plain
     assert start_title(state) == title
@@ -438,7 +446,7 @@ async def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took(sc
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("5")
         await pilot.pause()
-        assert [line.plain.split()[-1] for line in app.main.pane.table.rows.lines] == ["s", "min", "s"]
+        assert [line.plain[-11:].strip() for line in app.main.pane.table.rows.lines] == ["9.0 s", "1 min 1 s", "24 s"]
 
 
 def test_compared_runs_have_the_speed_of_their_steps_whatever_their_start_took(scenarios) -> None:

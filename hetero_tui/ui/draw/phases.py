@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
+from hetero_tui.faults import NEW_PLAN
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
@@ -61,13 +62,14 @@ def start_title(state: State) -> str:
         return "History"
     run = _live_run(state)
     word = "starting" if run is None else how_it_starts(run)
-    return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery"}[word]
+    return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery", "replanning": "New plan"}[word]
 
 
 def how_it_starts(run: RunView) -> str:
-    """Whether a run is started, resumed after it had ended, or recovers from a fault, in a word."""
+    """Whether a run is started, resumed after it had ended, recovers from a fault, or gets a new plan, in a word."""
     if run.superseded is not None:
-        return "recovering"
+        is_planned = bool(run.faults) and run.faults[-1].word == NEW_PLAN and run.faults[-1].back is None
+        return "replanning" if is_planned else "recovering"
     return "resuming" if run.step or run.history else "starting"
 
 
@@ -87,7 +89,7 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
     lines = []
     for phase in known:
         if phase.ended is not None:
-            lines.append(_line("✔", phase.name, fmt.seconds(phase.ended - phase.began), "", palette.accent, palette))
+            lines.append(_line("✔", phase.name, fmt.took(phase.ended - phase.began), "", palette.accent, palette))
         else:
             spent = fmt.spent(now - phase.began)
             line = _line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette)

@@ -197,7 +197,7 @@ def _bars(times: Sequence[WorkerTime], width: int, palette: Palette, *, airy: bo
             lines += [Text("")] if airy else []
             continue
         line = Text(f"{time.label[:labels]:<{labels}} ", style=palette.foreground)
-        line.append(f"{fmt.percent(time.fraction)}  ", style=palette.muted)
+        line.append(f"{fmt.share(time.fraction)}  ", style=palette.muted)
         line.append_text(stacked_bar(time.parts, longest, room, palette))
         lines.append(line.append(f"{fmt.milliseconds(time.total):>10}", style=palette.foreground))
         if airy:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class CheckScreen(Dialog[None]):
     """Looks as soon as it is open (``begin(False)``); ``begin(True)`` mends what is ours, and looks again."""
 
+    hints = (("enter", "choose", ""), ("tab", "next", ""), ("y", "copy", ""), ("esc", "hide", ""))
+
     BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "copy", show=False)]
 
     def __init__(self, view: Callable[[], View], begin: Callable[[bool], None]) -> None:

@@ -55,6 +55,13 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         Binding("pagedown", "scroll(10)", show=False),
     ]
 
+    hints: ClassVar[tuple[tuple[str, str, str], ...]] = (
+        ("enter", "choose", ""),
+        ("tab", "next", ""),
+        ("esc", "close", ""),
+    )
+    """Its keys for the line at the bottom, as (key, word, "")."""
+
     def __init__(self, view: Callable[[], View], *, title: str) -> None:
         super().__init__()
         self.view = view

@@ -23,6 +23,8 @@ _INDENT = 8
 class HelpScreen(Dialog[None]):
     """The help dialog."""
 
+    hints = (("up down", "scroll", ""), ("esc", "close", ""))
+
     def __init__(self, view: Callable[[], View]) -> None:
         super().__init__(view, title="Help")
 

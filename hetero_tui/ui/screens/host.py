@@ -14,6 +14,8 @@ from hetero_tui.ui.view import View
 class HostScreen(Dialog[None]):
     """Details of the host of that name; they go on being drawn while it is open."""
 
+    hints = (("up down", "scroll", ""), ("esc", "close", ""))
+
     def __init__(self, view: Callable[[], View], host: str) -> None:
         super().__init__(view, title=host)
         self._host = host

@@ -76,6 +76,8 @@ class MachineScreen(Dialog[None]):
         inherited: what holds for a field that is empty, where the inventory's ``defaults`` say it.
     """
 
+    hints = (("enter", "write", ""), ("tab", "next", ""), ("esc", "close", ""))
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widgets import Input
 
 from hetero_tui.ui.header import header_line, tabs_line
-from hetero_tui.ui.keys import FLEET, VIEWS, shown_keys
+from hetero_tui.ui.keys import FLEET, IN_FILTER, IN_PALETTE, VIEWS, shown_keys
 from hetero_tui.ui.sentences import keys_line
-from hetero_tui.ui.view import View
+from hetero_tui.ui.view import Hinting, View
 from hetero_tui.ui.views.fleet import FleetPane
 from hetero_tui.ui.views.pane import Pane
 from hetero_tui.ui.widgets.hosts import Hosts
@@ -91,8 +92,20 @@ class MainScreen(Screen[None]):
         if tabs:
             line.show([tabs_line(state, self.number, width, palette)])
         self.pane.draw(view, width, max(1, height - 2 - tabs))
-        keys = shown_keys(
-            state,
+        self.query_one("#keys", Lines).show([keys_line(self._keys_now(view), width, palette)])
+
+    def _keys_now(self, view: View) -> Sequence[tuple[str, str, str]]:
+        """The keys that work now as (key, word, action): those of a dialog where one is open."""
+        leave = ("ctrl+q", view.quit_key.word, view.quit_key.action)
+        above = self.app.screen
+        if isinstance(above, Hinting):
+            return (*above.hints, leave)
+        if above is not self:
+            return (*IN_PALETTE, leave)
+        if isinstance(self.focused, Input):
+            return (*IN_FILTER, leave)
+        return shown_keys(
+            view.state,
             view.busy,
             view.quit_key,
             view.more_keys,
@@ -100,7 +113,13 @@ class MainScreen(Screen[None]):
             keys=view.keys,
             run=self.pane.about(view),
         )
-        self.query_one("#keys", Lines).show([keys_line(keys, width, palette)])
+
+    def on_screen_suspend(self) -> None:
+        self._redraw()
+
+    def on_screen_resume(self) -> None:
+        if self._drawn:
+            self._redraw()
 
     def on_table_filtered(self) -> None:
         self._redraw()

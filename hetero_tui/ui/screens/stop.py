@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.widgets import Button
 
 from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.header import ending
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
 
@@ -23,10 +24,15 @@ class StopScreen(Dialog[bool]):
         """Where it is, and what is kept; it goes on while this is asked."""
         run, palette = view.state.run, view.palette
         is_over = run is None or run.run != self._run or run.state.final
-        self.query_one("#stop").display = not is_over
+        if is_over and self.query_one("#stop").display:
+            self.query_one("#stop").display = False
+            self.relabel("leave", "Close")
+            self.retitle(f"{self._run} has ended")
+            self.query_one("#leave").focus()
         resumed = f"It can be resumed with {view.key_of('resume')}."
         if run is None or is_over:
-            said = [f"{self._run} has ended meanwhile."]
+            how = f"{self._run} {ending(run)}" if run is not None and run.run == self._run else f"{self._run} has ended"
+            said = [f"{how} meanwhile: there is nothing to stop any more."]
         elif run.behind is not None:
             said = ["It ends after its step, with a checkpoint.", resumed]
         elif not run.step:

@@ -21,6 +21,7 @@ from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
+from remote_agent.kinds import initials
 
 _AROUND, _MISTAKES, _FIELDS, _TALLEST = 7, 3, 6, 14
 """Lines that border, mistakes, foot and buttons take; those of the mistakes in that; those of the two fields; and the
@@ -49,6 +50,8 @@ class SettingsList(Lines, can_focus=False):
 
 class TrainScreen(Dialog[None]):
     """Hands a :class:`TrainOrder` to ``begin`` and closes once that was accepted. Up and down go through the jobs."""
+
+    hints = (("enter", "train", ""), ("up down", "job", ""), ("tab", "next", ""), ("esc", "close", ""))
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "job(-1)", show=False),
@@ -137,7 +140,8 @@ class TrainScreen(Dialog[None]):
             given, paths = train_form.parse_settings(text)
         except ValueError as mistake:
             return (str(mistake),), {}
-        return self._mistakes_in(job, given, paths), given
+        mistakes = self._mistakes_in(job, given, paths)
+        return tuple(mistake.removeprefix("--set ") for mistake in mistakes), given
 
     def on_input_changed(self) -> None:
         self._refusal = ""
@@ -205,7 +209,8 @@ def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
     """
     palette = view.palette
     known = train_form.settings_of(job)
-    found = [setting for setting in known if typed and setting.name.startswith(typed)] or list(known)
+    found = [each for each in known if typed and (each.name.startswith(typed) or initials(each.name) == typed)]
+    found = found or list(known)
     label = max(len(setting.name) for setting in found)
     lines = []
     for setting in found:

@@ -30,7 +30,7 @@ _COLUMNS = (
     _HOST,
     _WHAT,
     Col(title="DONE", width=18, rank=2, grows=True),
-    Col(title="STALL", width=7, right=True, rank=1),
+    Col(title="STALL", width=10, right=True, rank=1),
     Col(title="BACK", width=16),
 )
 
@@ -80,6 +80,7 @@ class FaultsTable(Table):
     """The faults; sorted by time unless asked for otherwise."""
 
     orders = ("", *_ORDERS)
+    newest_first = True
 
 
 def _columns(faults: Sequence[Fault]) -> list[Col]:
@@ -114,7 +115,7 @@ def _here(time: float, view: View) -> float:
 def _stall(fault: Fault, view: View) -> str:
     """What it cost; as long as no new step has been made since, the time up to now, or to the run's end."""
     if fault.stall_s is not None:
-        return fmt.seconds(fault.stall_s)
+        return fmt.took(fault.stall_s)
     run = view.run
     if run is not None and _ended(fault, run):
         return "to end"
@@ -122,7 +123,7 @@ def _stall(fault: Fault, view: View) -> str:
     if last is not None and last.time <= fault.time and fault.stall_with is None:
         if is_out_of_sight(view.state, view.now):
             return fmt.UNKNOWN
-        return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
+        return f"{fmt.took(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
 
@@ -149,7 +150,7 @@ def _whole(fault: Fault, all_columns: Sequence[Col], view: View, width: int) -> 
 def _back(fault: Fault, view: View) -> Text:
     palette = view.palette
     if fault.back is not None:
-        return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
+        return Text(fault.over or f"after {fmt.took(fault.back - fault.time)}", style=palette.foreground)
     if view.run is not None and view.run.state.final:
         return Text("slow to the end" if fault.word == "slow" else "never", style=palette.muted)
     worker = next((each for each in view.run.workers if each.worker == fault.worker), None) if view.run else None
@@ -166,15 +167,14 @@ def _back(fault: Fault, view: View) -> Text:
 def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[Text]:
     """The sums: faults, seconds stalled and their part of the time; which hosts are missing, and until when."""
     if run is None:
-        none = "No run is going on; 5 shows those that there were." if view.state.runs else "There is no run yet."
-        return [Text(none if view.state.hosts else NO_HOSTS, style=palette.foreground)]
+        return [Text(view.no_run if view.state.hosts else NO_HOSTS, style=palette.foreground)]
     if run.behind is not None:
         return [Text(catching_up_words(run, run.behind), style=palette.foreground)]
     if not run.faults:
         return [Text("No fault." if run.state.final else "No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
-    cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"
+    cost = f"{fmt.took(stalled)} stalled{part}" if stalled else "no stall"
     if any(_ended(fault, run) and fault.stall_s is None for fault in run.faults):
         cost = f"{cost}, then to the end" if stalled else "stalled to the end"
     said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {cost}"

@@ -21,7 +21,7 @@ from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
-from hetero_tui.ui.views.pane import INSIDE, Pane
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 from hetero_tui.ui.widgets.table import Table
@@ -97,8 +97,17 @@ class LogsPane(Pane):
         self.reading, self.failure = FAILED if failure else ENDED, failure
 
     def add(self, entry: LoggedLine) -> None:
-        """A line came."""
-        self.entries.append(entry)
+        """A line came, by its time: what one host's processes wrote may arrive after what others wrote later."""
+        at, time = len(self.entries), entry.line.time
+        while at and self.entries[at - 1].line.time > time:
+            at -= 1
+        if at == len(self.entries):
+            self.entries.append(entry)
+        elif at or len(self.entries) < KEPT:
+            if len(self.entries) == KEPT:
+                self.entries.popleft()
+                at -= 1
+            self.entries.insert(at, entry)
         self._count += 1
 
     def next_source(self) -> None:
@@ -152,7 +161,7 @@ class LogsPane(Pane):
         if self.reading == READING or (not self.run and view.run is not None):
             return "Waiting for the first line."
         if not self.run:
-            return "No run yet: there is nothing to read."
+            return f"There is nothing to read. {view.no_run}" if view.state.hosts else NO_HOSTS
         return f"{self.run} logged nothing{f' on {self.host}' if self.host else ''}."
 
     def start_filter(self) -> None:

@@ -97,7 +97,7 @@ def _none_yet(view: View) -> str:
     if not view.state.hosts:
         return NO_HOSTS
     if run is None:
-        return f"No run is going on. A plan is made when one starts.{view.press(train='to train')}"
+        return f"{view.no_run} A plan is made when it has measured the devices and links."
     if run.behind is not None:
         return catching_up_words(run, run.behind)
     if run.script:
@@ -139,7 +139,7 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     words = [
         share.host,
         share.device,
-        fmt.percent(fraction),
+        fmt.share(fraction),
         f"{samples:,}",
         f"{share.speed:,.0f}/s" if is_measured else "-",
         fmt.milliseconds(share.overhead_s) if is_measured else "-",

@@ -158,11 +158,8 @@ def _nothing(run: RunView | None, view: View, width: int) -> list[Text]:
     if not view.state.hosts:
         return [Text(NO_HOSTS, style=palette.foreground)]
     if run is None:
-        train = f"{view.key_of('train')} to train, or " if view.key_of("train") else ""
-        return [
-            Text("No run is going on." if view.state.runs else "No run yet.", style=palette.foreground),
-            Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
-        ]
+        past = [Text("5 shows the runs that there were.", style=palette.muted)] if view.state.runs else []
+        return [Text(view.no_run, style=palette.foreground), *past]
     said = "makes no steps of its own: press 6 for its output" if run.script else "made no step"
     why = [Text(part, style=palette.muted) for part in wrapped(run.detail, width)]
     return [Text(f"{run.run} {said}.", style=palette.foreground), *why]

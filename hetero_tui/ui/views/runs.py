@@ -41,7 +41,7 @@ _COLUMNS = (
     Col(title="LOSS", width=8, right=True),
     Col(title="", width=_CURVE, rank=3),
     Col(title="STARTED", width=14, rank=2),
-    Col(title="TOOK", width=9, right=True, rank=1),
+    Col(title="TOOK", width=11, right=True, rank=1),
     Col(title="HOST", width=10, rank=5, grows=True),
 )
 
@@ -112,6 +112,7 @@ class RunsTable(Table):
     """The runs; sorted by time unless asked for otherwise."""
 
     orders = ("", *_ORDERS)
+    newest_first = True
 
 
 def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> list[Text]:
@@ -119,6 +120,8 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     shown = look.RUN[RunState(run.state)]
     is_old = _is_old(run, view)
     end = run.ended if run.ended is not None else None if is_old else view.now
+    if run.script and run.state is RunState.LOST:
+        end = None  # its last event is that of its start
     took = None if run.started is None or end is None else max(0.0, end - run.started - run.away_s)
     name = f"{'+' if run.id in chosen else ''}{shortened(run.id, _LONGEST_NAME - 1)}"
     return [
@@ -129,7 +132,7 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
         Text("-" if run.script and run.loss is None else fmt.loss(run.loss), style=palette.foreground),
         Text(blocks(run.curve, _CURVE), style=palette.accent),
         Text("-" if run.started is None else fmt.day(run.started, view.now, view.zone), style=palette.muted),
-        Text(fmt.duration(took), style=palette.foreground),
+        Text(fmt.took(took), style=palette.foreground),
         Text(run.host, style=palette.muted),
     ]
 
@@ -165,8 +168,7 @@ def _foot_words(view: View, chosen: tuple[str, ...], marked: protocol.RunSummary
     if not view.state.runs:
         if view.state.is_silent:
             return Text("No machine answers, so their runs are not known.", style=palette.warning)
-        train = view.press(train="to train")
-        return Text(f"No run yet on the machines that answer.{train}", style=palette.foreground)
+        return Text(f"The machines that answer have no run. {view.no_run}", style=palette.foreground)
     if len(chosen) == 2:
         return Text(f"{view.key_of('compare')} compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
     words = {"open": "opens", "mark": "marks two to compare", "logs": "its logs"}
@@ -199,7 +201,7 @@ def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: 
             fmt.plural(run.step, "step"),
             f"loss {fmt.loss(run.loss)}",
             f"batch {run.batch_size:,}",
-            f"in {fmt.duration(run.seconds)}",
+            f"in {fmt.took(run.seconds)}",
             fmt.throughput(run.samples_per_second),
             fmt.plural(run.faults[-1].number if run.faults else 0, "fault"),
             *(fmt.figure(name, value) for name, value in run.evaluation.items()),

@@ -62,6 +62,7 @@ class Rows(Lines, can_focus=True):
         super().__init__(id=id)
         self._names: tuple[str, ...] = ()
         self._cursor = 0
+        self._was_moved = False
         self._highlight = Style()
         self._kept: dict[str, tuple[Entry, Style | None, Text]] = {}  # lines whose entries are the same stay
 
@@ -81,9 +82,12 @@ class Rows(Lines, can_focus=True):
         top = self.scroll_offset.y
         return range(top, top + max(1, self.size.height))
 
-    def show_entries(self, entries: Sequence[Entry], highlight: Style) -> None:
-        """Show one line an entry; the cursor stays on its entry, or near it where that is gone."""
-        before = self.marked
+    def show_entries(self, entries: Sequence[Entry], highlight: Style, *, newest_first: bool = False) -> None:
+        """Show one line an entry; the cursor stays on its entry, or near it where that is gone.
+
+        ``newest_first``: until a user moves it, it stays on the first one, so that what is new is in sight.
+        """
+        before = None if newest_first and not self._was_moved else self.marked
         self._names = tuple(entry.key for entry in entries)
         self._highlight = highlight
         if before in self._names:
@@ -115,6 +119,7 @@ class Rows(Lines, can_focus=True):
         if index == self._cursor or not self._names:
             return
         before, self._cursor = self._cursor, index
+        self._was_moved = True
         self._keep_in_sight()
         self.refresh_line(before)
         self.refresh_line(index)
@@ -155,6 +160,9 @@ class Table(Vertical):
     orders: ClassVar[tuple[str, ...]] = ()
     """What it can be sorted by; the first is the order in which the entries come."""
 
+    newest_first: ClassVar[bool] = False
+    """Whether new entries come at the top, in the order in which the entries come."""
+
     class Filtered(Message):
         """Another text is filtered by."""
 
@@ -185,7 +193,8 @@ class Table(Vertical):
         """Show those of ``entries`` that match the filter, between ``titles`` and ``foot``."""
         shown = [entry for entry in entries if entry.matches(self.filter)] if self.filter else entries
         self.query_one("#titles", Lines).show([Text(" " * CURSOR).append_text(titles)])
-        self.rows.show_entries(shown, Style(color=palette.accent, bgcolor=palette.raised))
+        highlight = Style(color=palette.accent, bgcolor=palette.raised)
+        self.rows.show_entries(shown, highlight, newest_first=self.newest_first and not self.order)
         below = [*foot]
         panel = self.query_one("#foot", Lines)
         panel.show(below)

@@ -28,6 +28,7 @@ from remote_agent.protocol import (
     encode,
 )
 from remote_agent.training.errors import StorageError
+from remote_agent.wording import number
 
 LOG = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ def _value(value: object) -> str:
         case Stage():
             return f"{value.worker} blocks {value.span}"
         case float():
-            return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+            return number(value, 4)
         case int():
             return f"{value:,}"
         case _:

@@ -15,6 +15,7 @@ from remote_agent.training.data import record
 from remote_agent.training.deadlines import SERVER_S
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
+from remote_agent.wording import number
 
 
 @dataclass(frozen=True)
@@ -169,4 +170,4 @@ class Judge:
         times, metric = f"{patience} evaluations" if patience > 1 else "1 evaluation", self._goal.metric
         if best is None:
             return f"early stopping: {metric} was no finite number in {times}"
-        return f"early stopping: {metric} did not get better in {times}; best {best[1]:.4g} at step {best[0]}"
+        return f"early stopping: {metric} did not get better in {times}; best {number(best[1], 4)} at step {best[0]}"

@@ -16,6 +16,7 @@ from remote_agent.goals import shown
 from remote_agent.protocol import Event
 from remote_agent.training.coordinator.prints import output_lines
 from remote_agent.training.coordinator.reporting.callbacks import Callback
+from remote_agent.wording import number
 
 RENEWED_S, PLAIN_S = 0.1, 10.0
 """Seconds between two updates of the line, and between two lines if it can't be overwritten."""
@@ -125,4 +126,4 @@ def duration(seconds: float) -> str:
 
 
 def _number(figure: float | None) -> str:
-    return "n/a" if figure is None else f"{figure:.4g}"
+    return "n/a" if figure is None else number(figure, 4)
