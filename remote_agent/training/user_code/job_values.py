@@ -70,7 +70,7 @@ class Reader:
 
     def __init__(self, path: str, owner: object, code: Sequence[object]) -> None:
         self._path, self._owner = path, owner
-        self._functions = tuple(_functions(owner, code))
+        self._functions = tuple(functions_of(owner, code))
         self._uses = functools.reduce(_Uses.__or__, (_uses(each.__code__) for each in self._functions), _Uses())
         self._names = self._uses.reads - self._uses.writes
 
@@ -89,7 +89,7 @@ class Reader:
         return found
 
 
-def _functions(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
+def functions_of(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
     """Functions, and what of the user's own they call: methods of their owner, functions by their names."""
     waiting = list(code)
     seen: set[FunctionType] = set()
@@ -108,6 +108,11 @@ def _functions(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
         )
         waiting += [inspect.getattr_static(type(value), "__call__", None) for value in held]  # transforms
         waiting += _outside(function).values()
+
+
+def written_by(function: FunctionType) -> frozenset[str]:
+    """Names of attributes and of variables outside of it that a function sets."""
+    return _uses(function.__code__).writes
 
 
 def _plain_function(value: object) -> FunctionType | None:

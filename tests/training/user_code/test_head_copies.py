@@ -247,7 +247,7 @@ def test_weights_that_the_coordinator_itself_loads_are_no_change() -> None:
 def test_what_the_code_reads_is_found_out_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 200 modules it would take 0.1 s at each look."""
     copies = of_job(job)
-    monkeypatch.setattr(job_values, "_functions", None)
+    monkeypatch.setattr(job_values, "functions_of", None)
     copies.refuse_changed()
     annealed(job)
     with pytest.raises(JobError, match=r"self\.beta"):

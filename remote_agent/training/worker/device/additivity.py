@@ -16,6 +16,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,10 @@ from remote_agent.training.worker.device.comparing import (
     spread,
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.training.worker.device.first_call import Held, set_by_first
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
+from remote_agent.training.worker.device.trained import refuse_own_backward
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
 
@@ -73,6 +76,7 @@ class Additivity:
         large: samples that are compared once more, as many as are computed together in training; 0: none.
         few: compare no more than these otherwise.
         gradients: compare them as well.
+        made: what model and job held before the first call of the loss; None: not known.
 
     Attributes:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
@@ -91,8 +95,9 @@ class Additivity:
         large: int = 0,
         few: int = SAMPLES,
         gradients: bool = True,
+        made: Held | None = None,
     ) -> None:
-        self._model, self._computer, self._owner, self._state = model, computer, owner, state
+        self._model, self._computer, self._owner, self._state, self._made = model, computer, owner, state, made
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         self._anchored = flat.Anchored(model)
         # At least two, to compare them together with each alone, also where training computes one at a time.
@@ -144,7 +149,7 @@ class Additivity:
             first = held_values.reached(self._owner, self._model)
             taken = batches.taken(self._computer, self._indices)
             one = self._see(0, count, 1)
-            self._refuse_own_backward()
+            refuse_own_backward(self._model)
             self._data, others = batches.unlike(self._computer, self._indices, taken)
             self._notes = (others,) if others else ()
             kept = held_values.reached(self._owner, self._model)
@@ -164,6 +169,9 @@ class Additivity:
                     hidden = written
                 elif written.startswith("self."):
                     self._notes += (notes.WRITTEN.format(name=written),)
+            if self._made is not None and not (hidden or others or self._unsteady):
+                whole, part = partial(self._see, 0, count, 1), partial(self._see, self._splits()[0], count, 2)
+                hidden = set_by_first(self._owner, self._model, self._made, whole, part)
             self._carried = held_values.has_rows(kept.get(hidden), count)
             hidden += COPY if held_values.is_elsewhere(kept.get(hidden)) else ""
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
@@ -268,13 +276,6 @@ class Additivity:
                 numbers = torch.view_as_real(numbers).flatten()
             found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].cpu().double())
         return found
-
-    def _refuse_own_backward(self) -> None:
-        if any(parameter.grad is not None for parameter in self._model.parameters()):
-            raise JobError(
-                "loss itself calls backward(), and so does the run: gradients would count twice",
-                hint="return the loss, and leave backward() to the run",
-            )
 
     def _in_training(self, state: str, hidden: str) -> Findings:
         """What can be said of a random loss that is none in evaluation mode."""

@@ -36,7 +36,7 @@ ELSEWHERE = "elsewhere"
 ITERATOR = "an iterator"
 """In the place of an iterator, which does not tell where it is."""
 
-_OF_TORCH = frozenset(vars(nn.Module()))
+OF_TORCH = frozenset(vars(nn.Module()))
 """What each module has: parameters, buffers and submodules lie there."""
 
 
@@ -62,7 +62,7 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in list(islice(entries, MOST_ENTRIES)):
             yield from values(f"{path}[{key!r}]", entry, depth - 1)
-    elif depth and (is_own(value) or _is_own_class(value)):
+    elif depth and (is_own(value) or is_own_class(value)):
         for name, held in list(vars(value).items()):
             yield from values(f"{path}.{name}", held, depth - 1)
     elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
@@ -108,7 +108,7 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
     """What a module holds beside its parameters, buffers and submodules."""
     is_torchs = type(module).__module__.startswith("torch.")
     for name, value in list(vars(module).items()):
-        if depth and name not in _OF_TORCH and not (is_torchs and name.startswith("_")):
+        if depth and name not in OF_TORCH and not (is_torchs and name.startswith("_")):
             yield from values(f"{path}.{name}", value, depth)
 
 
@@ -130,7 +130,8 @@ def is_own(value: object) -> bool:
     return is_of_users(kind.__module__)
 
 
-def _is_own_class(value: object) -> bool:
+def is_own_class(value: object) -> bool:
+    """Whether it is a class of the user's."""
     return isinstance(value, type) and value.__module__ != "builtins" and is_of_users(value.__module__)
 
 
@@ -184,7 +185,7 @@ def _of_class(kind: type, seen: set[object]) -> Iterator[tuple[str, object]]:
         if each in seen:
             continue
         seen.add(each)
-        if not _is_own_class(each):
+        if not is_own_class(each):
             continue
         for name, value in list(vars(each).items()):
             if isinstance(value, FunctionType | staticmethod | classmethod):

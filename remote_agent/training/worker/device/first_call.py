@@ -1,0 +1,133 @@
+"""Finds what only the first call of a loss sets outside of the model's state, from its samples or random numbers.
+
+A mean of the first batch that inputs are normalised by, the first losses that later ones are divided by, a flag that
+says that a codebook was filled: each worker would have its own, as it begins with other samples, and the measurement's
+call would have been the first one. A cache (a mask, a table of positions) is the same whichever samples come first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.shared.findings import FIRST
+from remote_agent.training.user_code import job_values
+from remote_agent.training.worker.device import held_values
+from remote_agent.training.worker.device.comparing import Seen, is_same
+
+DEPTH = 2
+"""How deep containers and objects of the user's own are entered."""
+
+_ABSENT = object()
+
+
+class Held:
+    """What model and job hold now beside parameters and buffers; :meth:`put_back` brings it back."""
+
+    def __init__(self, owner: object, model: nn.Module) -> None:
+        self._back = list(_backs(owner, model))
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Have it as it was."""
+        for back in self._back:
+            back()
+
+
+def set_by_first(
+    owner: object, model: nn.Module, made: Held, whole: Callable[[], Seen], part: Callable[[], Seen]
+) -> str:
+    """What the first call sets, and a loss depends on, in words that begin with :data:`FIRST`; empty: nothing.
+
+    Args:
+        owner: the job's object.
+        model: its model.
+        made: what was held before the first call of all.
+        whole: gives the loss of some samples, from the same state and random numbers each time.
+        part: the same of a part of them, with other random numbers.
+    """
+    now = Held(owner, model)
+    try:
+        made.put_back()
+        first = whole()
+        made.put_back()
+        before = held_values.reached(owner, model)
+        part()
+        after = held_values.reached(owner, model)
+        second = whole()
+    finally:
+        now.put_back()
+    if is_same(first, second) and all(torch.allclose(first.state[n], each) for n, each in second.state.items()):
+        return ""
+    paths = [path for path, value in after.items() if before.get(path, _ABSENT) != value]
+    return next((FIRST + path for path in paths if not path.startswith("len(")), "")
+
+
+def _backs(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
+    waiting: list[tuple[Any, int]] = [(model, DEPTH), (owner, DEPTH)]
+    seen: set[int] = set()
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            waiting += [(module, depth) for module in value.children()]
+        if isinstance(value, Tensor | np.ndarray):
+            yield from _back_of_numbers(value)
+        elif isinstance(value, list | deque):
+            yield functools.partial(_refill, value, list(value))
+            waiting += [(each, depth - 1) for each in value if depth]
+        elif isinstance(value, dict) or held_values.is_own(value):
+            space = value if isinstance(value, dict) else vars(value)
+            kept = {name: each for name, each in space.items() if name not in held_values.OF_TORCH}
+            yield functools.partial(_restore, space, kept)
+            waiting += [(each, depth - 1) for each in kept.values() if depth]
+    yield from _backs_of_variables(owner, model)
+
+
+def _back_of_numbers(value: Tensor | np.ndarray[Any, Any]) -> Iterator[Callable[[], object]]:
+    """A tensor may be changed in place; large ones are data."""
+    if isinstance(value, nn.Parameter | np.memmap):
+        return
+    count = value.numel() if isinstance(value, Tensor) else value.size
+    if count > held_values.MOST_NUMBERS:
+        return
+    if isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            yield functools.partial(np.copyto, value, value.copy())
+    elif value.layout == torch.strided and not value.requires_grad and not value.is_inference():
+        yield functools.partial(value.copy_, value.clone())
+
+
+def _backs_of_variables(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
+    """Variables of modules, of functions around and of classes, that the code itself writes."""
+    code = [getattr(owner, "loss", None), *(getattr(each, "forward", None) for each in model.modules())]
+    kinds = {each for each in (type(owner), *map(type, model.modules())) if held_values.is_own_class(each)}
+    for function in job_values.functions_of(owner, code):
+        writes = job_values.written_by(function)
+        names = writes & function.__globals__.keys()
+        yield functools.partial(function.__globals__.update, {name: function.__globals__[name] for name in names})
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name in writes:
+                yield functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
+        for kind in kinds:
+            for name in writes & vars(kind).keys():
+                yield functools.partial(setattr, kind, name, vars(kind)[name])
+
+
+def _refill(values: list[Any] | deque[Any], before: list[Any]) -> None:
+    values.clear()
+    values.extend(before)
+
+
+def _restore(space: MutableMapping[Any, Any], before: dict[Any, Any]) -> None:
+    for name in [each for each in space if each not in before and each not in held_values.OF_TORCH]:
+        del space[name]
+    space.update(before)
