@@ -16,18 +16,17 @@ import contextlib
 import logging
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.findings import COPY, Findings
+from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
-from remote_agent.training.worker.device import backend, batches, held_values, notes
+from remote_agent.training.worker.device import backend, notes, outside
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
     FINE,
@@ -42,10 +41,9 @@ from remote_agent.training.worker.device.comparing import (
     spread,
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
-from remote_agent.training.worker.device.first_call import Held, set_by_first
+from remote_agent.training.worker.device.first_call import Held
 from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
-from remote_agent.training.worker.device.trained import refuse_own_backward
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
 
@@ -110,8 +108,8 @@ class Additivity:
         self.tolerance = HALF_LOSS_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
         self.fine = FINE * self._coarse**2
-        self._unsteady, self._data, self._apart, self._carried = False, "", 0.0, False
-        self._notes: tuple[str, ...] = ()
+        self._apart = 0.0
+        self._outside: outside.Outside | None = None
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
@@ -146,34 +144,10 @@ class Additivity:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             nn.Module.zero_grad(self._model)
-            first = held_values.reached(self._owner, self._model)
-            taken = batches.taken(self._computer, self._indices)
-            one = self._see(0, count, 1)
-            refuse_own_backward(self._model)
-            self._data, others = batches.unlike(self._computer, self._indices, taken)
-            self._notes = (others,) if others else ()
-            kept = held_values.reached(self._owner, self._model)
-            other = self._see(0, count, 2)
-            hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
-            self._unsteady = not is_same(one, self._see(0, count, 1))
-            if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
-                now = held_values.reached(self._owner, self._model)
-                grown, hidden = hidden, held_values.changed(kept, now, lengths=self._unsteady)
-                if not hidden:  # else it is a length alone
-                    self._notes += (notes.GROWN.format(name=grown),) if grown.startswith("len(") else ()
-            if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
-                hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
-            if not hidden and (written := held_values.changed(first, kept, lengths=False)):
-                is_table = self._unsteady and not others  # of features, which the loss reads before it writes them
-                if is_table or held_values.is_elsewhere(kept.get(written)):
-                    hidden = written
-                elif written.startswith("self."):
-                    self._notes += (notes.WRITTEN.format(name=written),)
-            if self._made is not None and not (hidden or others or self._unsteady):
-                whole, part = partial(self._see, 0, count, 1), partial(self._see, self._splits()[0], count, 2)
-                hidden = set_by_first(self._owner, self._model, self._made, whole, part)
-            self._carried = held_values.has_rows(kept.get(hidden), count)
-            hidden += COPY if held_values.is_elsewhere(kept.get(hidden)) else ""
+            found = self._outside = outside.look(
+                self._owner, self._model, self._computer, self._indices, self._made, self._see
+            )
+            one, other, hidden = found.one, found.other, found.hidden
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
@@ -290,8 +264,10 @@ class Additivity:
     def _findings(
         self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, said: tuple[str, ...]
     ) -> Findings:
-        said += self._notes
-        if self._unsteady and notes.UNSTEADY not in said:
+        found = self._outside
+        assert found is not None, "it was looked at before"
+        said += found.notes
+        if found.unsteady and notes.UNSTEADY not in said:
             said += (notes.DIFFERS,)
         if together == notes.TOGETHER and self._moved:
             together += notes.MOVED.format(name=min(self._moved))
@@ -300,9 +276,9 @@ class Additivity:
             together=together,
             state=state,
             hidden=hidden,
-            carried=self._carried,
-            data=self._data,
-            unsteady=self._unsteady,
+            carried=found.carried,
+            data=found.data,
+            unsteady=found.unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
             apart=self._apart,

@@ -21,9 +21,6 @@ from remote_agent.training.user_code import job_values
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.comparing import Seen, is_same
 
-DEPTH = 2
-"""How deep containers and objects of the user's own are entered."""
-
 _ABSENT = object()
 
 
@@ -70,25 +67,15 @@ def set_by_first(
 
 
 def _backs(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
-    waiting: list[tuple[Any, int]] = [(model, DEPTH), (owner, DEPTH)]
-    seen: set[int] = set()
-    while waiting:
-        value, depth = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, nn.Module):
-            waiting += [(module, depth) for module in value.children()]
+    for value in held_values.objects(owner, model):
         if isinstance(value, Tensor | np.ndarray):
             yield from _back_of_numbers(value)
         elif isinstance(value, list | deque):
             yield functools.partial(_refill, value, list(value))
-            waiting += [(each, depth - 1) for each in value if depth]
-        elif isinstance(value, dict) or held_values.is_own(value):
+        else:
             space = value if isinstance(value, dict) else vars(value)
             kept = {name: each for name, each in space.items() if name not in held_values.OF_TORCH}
             yield functools.partial(_restore, space, kept)
-            waiting += [(each, depth - 1) for each in kept.values() if depth]
     yield from _backs_of_variables(owner, model)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
+from remote_agent.training.user_code import kept_only
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
@@ -223,6 +224,42 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
     found.update(_of_class(owner if isinstance(owner, type) else type(owner), seen))
     found.update(named_by(getattr(owner, "loss", None), seen))
     return found
+
+
+def objects(owner: object, model: nn.Module, depth: int = 2) -> Iterator[Any]:
+    """What can be changed of what model and job hold: lists, dicts, tensors, and objects of the user's classes."""
+    waiting: list[tuple[Any, int]] = [(model, depth), (owner, depth)]
+    seen: set[int] = set()
+    while waiting:
+        value, left = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            waiting += [(module, left) for module in value.children()]
+        if isinstance(value, Tensor | np.ndarray):
+            yield value
+            continue
+        if isinstance(value, list | deque):
+            inside: Iterator[Any] = islice(value, MOST_ENTRIES)
+        elif isinstance(value, dict) or is_own(value):
+            space = value if isinstance(value, dict) else vars(value)
+            inside = (each for name, each in islice(space.items(), MOST_ENTRIES) if name not in OF_TORCH)
+        else:
+            continue
+        yield value
+        waiting += [(each, left - 1) for each in inside if left]
+
+
+def is_only_kept(owner: object, model: nn.Module, before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether what has changed between two looks is only added up and shown; see :func:`kept_only.are_only_kept`."""
+    paths = [name for name, value in after.items() if name not in before or not _is_same(before[name], value)]
+    kinds = {type(each) for each in objects(owner, model) if is_own(each)} | set(map(type, model.modules()))
+    names = ("loss", "create_optimizer", "create_scheduler")
+    code = [getattr(owner, name, None) for name in names]
+    for module in model.modules():
+        code += [module.forward, *module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001
+    return kept_only.are_only_kept(paths, {"self": owner, "model": model}, kinds, code)
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:

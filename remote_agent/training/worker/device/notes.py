@@ -17,6 +17,10 @@ WRITTEN = (
     "loss writes {name}, of which each worker has a copy: samplers, callbacks and evaluate do not see it; return what"
     " is only shown beside the loss"
 )
+KEPT = (
+    "loss adds up {name}, on each worker by itself, and nothing goes by it: what is shown of it is of one worker's"
+    ' samples; of all samples it is with return loss, {{"name": value}}'
+)
 GROWN = (
     "{name} grows with every call of loss, on each worker by itself: if loss goes by it (a warm-up, a phase), count in"
     " a buffer of the model instead (register_buffer), which is the same on all workers"
