@@ -115,6 +115,16 @@ def written_by(function: FunctionType) -> frozenset[str]:
     return _uses(function.__code__).writes
 
 
+def keeps_something(zero_grad: object) -> bool:
+    """Whether a ``zero_grad`` of the user's own sets something beside gradients, or leaves these as they are."""
+    function = _plain_function(zero_grad)
+    if function is None or not is_users_own(function.__code__.co_filename):
+        return False
+    uses = _uses(function.__code__)
+    clears = "zero_grad" in uses.reads or "grad" in uses.reads | uses.writes
+    return bool(uses.writes - {"grad"}) or uses.fills or not clears
+
+
 def _plain_function(value: object) -> FunctionType | None:
     while not isinstance(value, FunctionType):
         inner = getattr(value, "fget", None) if isinstance(value, property) else None
