@@ -94,7 +94,7 @@ def functions_of(owner: object, code: Sequence[object]) -> Iterator[FunctionType
     waiting = list(code)
     seen: set[FunctionType] = set()
     while waiting:
-        function = _plain_function(waiting.pop())
+        function = plain_function(waiting.pop())
         if function is None or function in seen or not is_users_own(function.__code__.co_filename):
             continue
         seen.add(function)
@@ -117,7 +117,7 @@ def written_by(function: FunctionType) -> frozenset[str]:
 
 def keeps_something(zero_grad: object) -> bool:
     """Whether a ``zero_grad`` of the user's own sets something beside gradients, or leaves these as they are."""
-    function = _plain_function(zero_grad)
+    function = plain_function(zero_grad)
     if function is None or not is_users_own(function.__code__.co_filename):
         return False
     uses = _uses(function.__code__)
@@ -125,7 +125,8 @@ def keeps_something(zero_grad: object) -> bool:
     return bool(uses.writes - {"grad"}) or uses.fills or not clears
 
 
-def _plain_function(value: object) -> FunctionType | None:
+def plain_function(value: object) -> FunctionType | None:
+    """The function in a method, a property, a partial or a decorated function; None: it is none of these."""
     while not isinstance(value, FunctionType):
         inner = getattr(value, "fget", None) if isinstance(value, property) else None
         if isinstance(value, functools.partial):

@@ -14,10 +14,11 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 
+from remote_agent.training.user_code.job_values import plain_function
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
 
 _SHOWING = frozenset({"print"})
-_ADDING = frozenset({"append", "appendleft", "extend", "add"})
+_ADDING = frozenset({"append", "appendleft", "extend"})
 _NUMBERS = frozenset({"abs", "float", "int", "len", "max", "min", "round", "str", "sum"})
 _REACHING = frozenset({"getattr", "setattr", "vars", "globals", "eval", "exec"})
 
@@ -41,11 +42,17 @@ def are_only_kept(
     names = frozenset(_name(path, roots) for path in paths)
     if "" in names:
         return False
-    trees = [_tree(each) for each in _reachable(tuple(kinds), code)]
+    functions = list(_reachable(tuple(kinds), code))
+    if any(each.__name__ in _NUMBERS | _OF_TENSORS | _ADDING | _SHOWING for each in functions):
+        return False  # such a name may be one of the user's own functions
+    trees = [_tree(each) for each in functions]
     known = [each for each in trees if each is not None]
     while more := {name for each in known for name in _made_of(each, names)} - names:
         names |= more
-    return 0 < len(known) == len(trees) and all(_is_harmless(each, names) for tree in known for each in tree.body)
+    called = any("loss" in _names(each) for each in functions)  # which gets what is beside the loss, too
+    return 0 < len(known) == len(trees) and all(
+        _is_harmless(each, names, figures=tree.name == "loss" and not called) for tree in known for each in tree.body
+    )
 
 
 def _made_of(tree: ast.AST, names: frozenset[str]) -> Iterator[str]:
@@ -80,7 +87,7 @@ def _reachable(kinds: Sequence[type], code: Iterable[object]) -> Iterator[Functi
 
     def enter(kind: type) -> None:
         for each in kind.__mro__:
-            if each not in seen:
+            if each not in seen and is_of_users(each.__module__):
                 seen.add(each)
                 for name, value in vars(each).items():
                     methods.setdefault(name, []).append(value)
@@ -91,13 +98,10 @@ def _reachable(kinds: Sequence[type], code: Iterable[object]) -> Iterator[Functi
         enter(kind)
     while waiting:
         value = waiting.pop()
-        if isinstance(value, type):
-            enter(value)
-            continue
-        for name in ("fget", "__func__", "func"):
-            waiting += [inner] if (inner := getattr(value, name, None)) is not None else []
-        function = inspect.unwrap(value) if isinstance(value, FunctionType) else None
-        if not isinstance(function, FunctionType) or function in seen:
+        function = plain_function(value)
+        if function is None:
+            enter(value if isinstance(value, type) else type(value))
+        if function is None or function in seen:
             continue
         seen.add(function)
         if is_users_own(function.__code__.co_filename):
@@ -128,14 +132,17 @@ def _tree(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | No
     return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) and not reaches else None
 
 
-def _is_harmless(statement: ast.stmt, names: frozenset[str]) -> bool:
-    """Whether a statement does not read one of these, or does nothing with it but keep or show it."""
+def _is_harmless(statement: ast.stmt, names: frozenset[str], *, figures: bool) -> bool:
+    """Whether a statement does not read one of these, or does nothing with it but keep or show it.
+
+    ``figures``: it is one of ``loss``, which may return it beside the loss.
+    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return not _reads(statement, names)
     if not _reads(statement, names) or _keeps(statement, names):
         return True
-    if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
-        first, *beside = statement.value.elts  # figures beside the loss
+    if figures and isinstance(statement, ast.Return) and isinstance(statement.value, ast.Tuple):
+        first, *beside = statement.value.elts
         return not _reads(first, names) and all(isinstance(each, ast.Dict) and _is_plain(each) for each in beside)
     blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody", "handlers")]
     inner = [each for block in blocks for each in block]
@@ -146,7 +153,7 @@ def _is_harmless(statement: ast.stmt, names: frozenset[str]) -> bool:
         return (
             isinstance(statement, ast.If) and _is_plain(statement.test) and all(_keeps(each, names) for each in inner)
         )
-    return all(_is_harmless(each, names) for each in inner)
+    return all(_is_harmless(each, names, figures=figures) for each in inner)
 
 
 def _keeps(statement: ast.stmt, names: frozenset[str]) -> bool:

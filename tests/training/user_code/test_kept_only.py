@@ -70,7 +70,8 @@ class Counting(Job):
 
 
 class Figures(Job):
-    def beside(self, loss: Any, batch: Any) -> Any:
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
         self.total = self.total + loss.item()
         self.steps += 1
         return loss, {"mean": self.total / self.steps}
@@ -191,6 +192,38 @@ class InOptimizer(Job):
         return optimizer
 
 
+class BesideUsed(Job):
+    """What a function gives beside the loss is used."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        loss, figures = self.both(functional.cross_entropy(model(batch[0]), batch[1]))
+        return loss * (1 + figures["steps"] // 1000)
+
+    def both(self, loss: Any) -> Any:
+        self.steps += 1
+        return loss, {"steps": self.steps}
+
+
+class Printer(Job):
+    """Has a method of its own with the name of one of a list's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: Any = Recorder()
+
+    def beside(self, loss: Any, batch: Any) -> Any:
+        self.steps += 1
+        self.history.append(self.steps)
+        return loss * self.history.factor
+
+
+class Recorder:
+    factor = 1.0
+
+    def append(self, steps: int) -> None:
+        self.factor = 1.0 + steps // 1000
+
+
 class Chosen(Job):
     def beside(self, loss: Any, batch: Any) -> Any:
         self.steps += 1
@@ -215,6 +248,8 @@ class Chosen(Job):
         ByFunction,
         Stopping,
         InOptimizer,
+        BesideUsed,
+        Printer,
         Chosen,
     ],
 )

@@ -66,31 +66,37 @@ def set_by_first(
     return next((FIRST + path for path in paths if not path.startswith("len(")), "")
 
 
+MOST_ENTRIES, MOST_NUMBERS = 100_000, 10_000_000
+"""Of a container, and of all tensors and arrays together, that are kept; what has more is data."""
+
+
 def _backs(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
+    room = MOST_NUMBERS
     for value in held_values.objects(owner, model):
         if isinstance(value, Tensor | np.ndarray):
-            yield from _back_of_numbers(value)
+            back = _back_of_numbers(value, room)
+            room -= int(np.prod(value.shape)) if back else 0
+            yield from back
         elif isinstance(value, list | deque):
-            yield functools.partial(_refill, value, list(value))
+            if len(value) <= MOST_ENTRIES:
+                yield functools.partial(_refill, value, list(value))
         else:
             space = value if isinstance(value, dict) else vars(value)
-            kept = {name: each for name, each in space.items() if name not in held_values.OF_TORCH}
-            yield functools.partial(_restore, space, kept)
+            if len(space) <= MOST_ENTRIES:
+                kept = {name: each for name, each in space.items() if name not in held_values.OF_TORCH}
+                yield functools.partial(_restore, space, kept)
     yield from _backs_of_variables(owner, model)
 
 
-def _back_of_numbers(value: Tensor | np.ndarray[Any, Any]) -> Iterator[Callable[[], object]]:
-    """A tensor may be changed in place; large ones are data."""
-    if isinstance(value, nn.Parameter | np.memmap):
-        return
-    count = value.numel() if isinstance(value, Tensor) else value.size
-    if count > held_values.MOST_NUMBERS:
-        return
+def _back_of_numbers(value: Any, most: int) -> list[Callable[[], object]]:
+    """What brings the numbers of a tensor or an array back, which may be changed in place; none of large ones."""
     if isinstance(value, np.ndarray):
-        if value.flags.writeable:
-            yield functools.partial(np.copyto, value, value.copy())
-    elif value.layout == torch.strided and not value.requires_grad and not value.is_inference():
-        yield functools.partial(value.copy_, value.clone())
+        is_kept = value.flags.writeable and value.size <= most and not isinstance(value, np.memmap)
+        return [functools.partial(np.copyto, value, value.copy())] if is_kept else []
+    is_kept = value.layout == torch.strided and not value.requires_grad and not value.is_inference()
+    if not is_kept or value.is_nested or value.is_meta or value.numel() > most or isinstance(value, nn.Parameter):
+        return []
+    return [functools.partial(value.copy_, value.clone())]
 
 
 def _backs_of_variables(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
