@@ -48,11 +48,13 @@ from benchmarks.compatible import (
     penalties,
     practice,
     randomness,
+    recipes,
     restarts,
     rules,
     schedules,
     scripts,
     state,
+    steps,
 )
 from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
@@ -80,6 +82,8 @@ MODULES = (
     schedules,
     scripts,
     practice,
+    recipes,
+    steps,
 )
 """Importing them makes their cases."""
 

@@ -104,7 +104,7 @@ class BlockProfiler:
         self, compute: SliceComputer, model: nn.Module, samples: Indices, factory: Any, config: TrainingConfig
     ) -> None:
         self._compute, self._model, self._samples = compute, model, samples
-        self._factory, self._config, self._made = factory, config, Held(factory, model)
+        self._factory, self._config, self._made = factory, config, Held(factory, model, compute.data)
         self.parts: StageParts | None = None
         self.costs = DeviceBlocks(blocks=(), room=0.0)
 

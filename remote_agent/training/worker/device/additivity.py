@@ -13,6 +13,7 @@ are those of a unit (:mod:`~remote_agent.planning.units`). What is random even t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ from remote_agent.training.worker.device.comparing import (
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.first_call import Held
-from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
+from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics, with_running_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
@@ -158,10 +159,29 @@ class Additivity:
                 try:
                     with modes_kept(self._model):
                         self._model.eval()
-                        return self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
+                        seen = self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
                 except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
                     return self._in_training(state, hidden)
+                ways = None if seen.together or self._known else self._ways_in_training()
+                is_apart = ways is not None and not ways[seen.summed]
+                return dataclasses.replace(seen, together=notes.OF_TRAINING) if is_apart else seen
             return self._compared(one, other, state, hidden)
+
+    def _ways_in_training(self) -> tuple[bool, bool] | None:
+        """Whether the whole is its parts' mean, and whether their sum, in training mode but for batch normalisation.
+
+        None: some of that can't be left out.
+        """
+        count = len(self._indices)
+        with modes_kept(self._model):
+            if not with_running_statistics(self._model):
+                return None
+            one = self._see(0, count, 1)
+            if not is_same(one, self._see(0, count, 2)):
+                return (self._by_rows() if self._statistics else None) or self._on_average()
+            splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+            as_mean, as_sum = (all(self._fits(one, *each, as_mean=way) for each in splits) for way in (True, False))
+            return as_mean, as_sum
 
     def _compared(self, one: Seen, other: Seen, state: str, hidden: str) -> Findings:
         """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
@@ -253,11 +273,9 @@ class Additivity:
 
     def _in_training(self, state: str, hidden: str) -> Findings:
         """What can be said of a random loss that is none in evaluation mode."""
-        if self._statistics:
-            as_mean, as_sum, about = True, False, "was not checked"
-        else:
-            as_mean, as_sum = self._known or self._on_average()
-            about = "was checked in training mode only" if self._known else "was checked on average only"
+        ways = self._known or self._ways_in_training()
+        as_mean, as_sum = ways or (True, False)
+        about = "was checked in training mode only" if ways else "was not checked"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
         return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, hidden, (note,))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,18 @@ from remote_agent.training.user_code import job_values
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.comparing import Seen, is_same
 
+MOST_ENTRIES, MOST_NUMBERS = 100_000, 10_000_000
+"""Of a container, and of all tensors and arrays together, that are kept; what has more is data."""
+
 _ABSENT = object()
 
 
 class Held:
-    """What model and job hold now beside parameters and buffers; :meth:`put_back` brings it back."""
+    """What model, job and data hold now beside parameters and buffers; :meth:`put_back` brings it back."""
 
-    def __init__(self, owner: object, model: nn.Module) -> None:
-        self._back = list(_backs(owner, model))
+    def __init__(self, owner: object, model: nn.Module, data: object = None) -> None:
+        self.data = tuple(_of_data(data))
+        self._back = list(_backs(owner, model, self.data))
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -49,30 +53,49 @@ def set_by_first(
         whole: gives the loss of some samples, from the same state and random numbers each time.
         part: the same of a part of them, with other random numbers.
     """
-    now = Held(owner, model)
+    now = Held(owner, model, made.data)
+
+    def held() -> dict[str, object]:
+        found = held_values.reached(owner, model)
+        for each in made.data:
+            for name, value in tuple(vars(each).items()):
+                found.update(held_values.values(f"{type(each).__name__}.{name}", value))
+        return found
+
     try:
         made.put_back()
         first = whole()
+        by_whole = held()
         made.put_back()
-        before = held_values.reached(owner, model)
+        before = held()
         part()
-        after = held_values.reached(owner, model)
+        by_part = held()
         second = whole()
     finally:
         now.put_back()
     if is_same(first, second) and all(torch.allclose(first.state[n], each) for n, each in second.state.items()):
         return ""
-    paths = [path for path, value in after.items() if before.get(path, _ABSENT) != value]
-    return next((FIRST + path for path in paths if not path.startswith("len(")), "")
+    set_ = [path for path, value in by_part.items() if before.get(path, _ABSENT) != value and path[:4] != "len("]
+    unlike = [path for path in set_ if by_whole.get(path, _ABSENT) != by_part[path]]
+    return next((FIRST + path for path in (*unlike, *set_)), "")
 
 
-MOST_ENTRIES, MOST_NUMBERS = 100_000, 10_000_000
-"""Of a container, and of all tensors and arrays together, that are kept; what has more is data."""
+def _of_data(data: object, depth: int = 4) -> Iterator[object]:
+    """The user's own objects in a data set: itself, its transforms, what puts samples together."""
+    if isinstance(data, tuple):
+        for each in data:
+            yield from _of_data(each, depth)
+    elif held_values.is_own(data):
+        yield data
+    elif depth and hasattr(data, "__dict__"):
+        for name in ("dataset", "datasets", "_dataset", "_given", "_collate"):
+            inside = vars(data).get(name)
+            yield from _of_data(tuple(inside) if isinstance(inside, list) else inside, depth - 1)
 
 
-def _backs(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
+def _backs(owner: object, model: nn.Module, data: Sequence[object]) -> Iterator[Callable[[], object]]:
     room = MOST_NUMBERS
-    for value in held_values.objects(owner, model):
+    for value in held_values.objects(owner, model, *data):
         if isinstance(value, Tensor | np.ndarray):
             back = _back_of_numbers(value, room)
             room -= int(np.prod(value.shape)) if back else 0

@@ -226,9 +226,9 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
     return found
 
 
-def objects(owner: object, model: nn.Module, depth: int = 2) -> Iterator[Any]:
-    """What can be changed of what model and job hold: lists, dicts, tensors, and objects of the user's classes."""
-    waiting: list[tuple[Any, int]] = [(model, depth), (owner, depth)]
+def objects(*holders: object, depth: int = 2) -> Iterator[Any]:
+    """What can be changed of what these hold: lists, dicts, tensors, and objects of the user's classes."""
+    waiting: list[tuple[Any, int]] = [(each, depth) for each in holders]
     seen: set[int] = set()
     while waiting:
         value, left = waiting.pop()

@@ -9,6 +9,10 @@ TOGETHER = (
     " padded without a mask? time in the first dimension? outputs (n, 1) beside targets (n)? loss and a"
     " figure, which count as (sum, weight)?), or it is a mean over something else than samples"
 )
+OF_TRAINING = (
+    "the loss of a batch is the mean of its parts' losses in evaluation mode, and not in training mode: a term or a"
+    " layer of training alone depends on which samples are together (a balance of experts over the batch?)"
+)
 MOVED = (
     "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
 )

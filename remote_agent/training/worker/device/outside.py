@@ -84,7 +84,7 @@ def look(
             hidden = written
         elif written.startswith("self."):
             said += (notes.WRITTEN.format(name=written),)
-    if made is not None and not (hidden or others or unsteady):
+    if made is not None and not (hidden or data or others or unsteady):
         whole, part = partial(see, 0, count, 1), partial(see, count // 2, count, 2)
         hidden = set_by_first(owner, model, made, whole, part)
     return Outside(

@@ -81,7 +81,7 @@ class Profiler:
         owner: object,
     ) -> None:
         self._computer, self._model, self._weights, self._device = computer, model, weights, device
-        self._samples, self._owner, self._made = samples, owner, Held(owner, model)
+        self._samples, self._owner, self._made = samples, owner, Held(owner, model, computer.data)
         self._loss, self._batch = 0.0, 0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}

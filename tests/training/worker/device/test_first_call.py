@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings
+from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import FlatTensors
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.first_call import Held
@@ -23,13 +25,15 @@ CPU = torch.device("cpu")
 CONFIG = TrainingConfig(num_iterations=1, batch_size=8)
 
 
-def measured(model: nn.Module, job: Any = None) -> None:
+def measured(model: nn.Module, job: Any = None, data: Any = None) -> Findings:
     """Measure it as a worker does, and decide what follows."""
     loss = job.loss if job is not None else lambda network, batch: network(batch).square().mean()
-    computer = SliceComputer(model, loss, datasets.as_dataset(torch.randn(12, 3)), CPU, seed=0)
+    given = datasets.as_dataset(torch.randn(12, 3) if data is None else data)
+    computer = SliceComputer(model, loss, given, CPU, seed=0)
     profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), job)
     found = profiler.measure((2, 4), 0.01, 8)
     findings.settle(CONFIG, found.findings, found.usage.changed, 2)
+    return found.findings
 
 
 class Net(nn.Module):
@@ -145,6 +149,47 @@ def test_what_any_first_batch_gives_is_used_and_keeps_the_first_weights() -> Non
     first = [each.detach().clone() for each in model.net.parameters()]
     measured(model)
     assert all(torch.equal(one, other) for one, other in zip(first, model.begun, strict=True))
+
+
+class Samples(Dataset[Tensor]):
+    """Less the mean of the first sample that was taken, or of all."""
+
+    def __init__(self, *, of_all: bool) -> None:
+        self.rows, self.of_all = torch.randn(12, 3), of_all
+        self.mean: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Tensor:
+        if self.mean is None:
+            self.mean = self.rows.mean(0) if self.of_all else self.rows[index]
+        return self.rows[index] - self.mean
+
+
+class Scaling:
+    """Puts samples together, scaled by the first batch."""
+
+    scale: float = 0.0
+
+    def __call__(self, samples: list[Tensor]) -> Tensor:
+        rows = torch.stack(samples)
+        self.scale = self.scale or float(rows.std())
+        return rows / self.scale
+
+
+def test_what_the_first_samples_leave_in_the_data_is_refused_by_name() -> None:
+    torch.manual_seed(0)
+    loader: Any = DataLoader(Samples(of_all=True), batch_size=4, collate_fn=Scaling())
+    for data, name in ((Samples(of_all=False), "Samples.mean"), (loader, "Scaling.scale")):
+        with pytest.raises(JobError, match=f"the first call of loss sets {name}, "):
+            measured(Net().train(), _OfNet(), data)
+    measured(Net().train(), _OfNet(), Samples(of_all=True))
+
+
+class _OfNet:
+    def loss(self, model: Any, batch: Tensor) -> Any:
+        return model.net(batch).square().mean()
 
 
 def test_what_was_held_is_put_back_wherever_it_lies() -> None:
