@@ -171,25 +171,6 @@ class Flooding(Case):
         return (functional.cross_entropy(model(batch[0]), batch[1]) - 0.85).abs() + 0.85
 
 
-@case("penalty-each-fourth-step", AREA)
-class LazyPenalty(Case):
-    """StyleGAN's lazy regularisation: a gradient penalty in each fourth step, by a counter in a buffer."""
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        return model
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        loss = functional.cross_entropy(model(batch[0]), batch[1])
-        if int(model.steps) % 4 == 0:
-            x = batch[0].detach().requires_grad_()
-            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-            loss = loss + 2 * slope.square().sum(1).mean()
-        model.steps += 1
-        return loss
-
-
 class TaskBatches(Sampler[list[int]]):
     """Batches of one task each: the samples with even or with odd numbers."""
 
@@ -282,19 +263,63 @@ class Balanced(nn.Module):
         return torch.stack([each(x) for each in self.experts], 1).mul(weights[..., None]).sum(1)
 
 
-@case("experts-by-bias", AREA)
+@case("experts-by-bias-undivided", AREA)
 class ExpertsByBias(Case):
-    """Experts balanced by a bias that moves with the batch's load (DeepSeek)."""
+    """Experts balanced by a bias that moves with the batch's load (DeepSeek), with unit=batch_size."""
 
-    expect, says = "refused", "bias is not trained"
+    settings: ClassVar = {"unit": BATCH}
 
     def create_model(self) -> nn.Module:
         return Balanced()
 
 
-@case("experts-by-bias-undivided", AREA)
-class ExpertsByBiasUndivided(ExpertsByBias):
-    """The same with unit=batch_size."""
+class Gated(nn.Module):
+    """Two experts after batch normalisation; their balance over the batch counts in training alone."""
 
-    expect, says = "equal", ""
-    settings: ClassVar = {"unit": BATCH}
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate, self.one, self.other = nn.BatchNorm1d(6), nn.Linear(6, 2), small(), small()
+        self.balance: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.norm(x)
+        share = self.gate(x).softmax(1)
+        self.balance = share.mean(0).square().sum() if self.training else 0.0
+        return share[:, :1] * self.one(x) + share[:, 1:] * self.other(x)
+
+
+@case("balance-of-training-alone", AREA)
+class BalanceOfTraining(Case):
+    """Experts with batch normalisation, whose balance over the batch is a term of training mode alone."""
+
+    expect, says = "refused", "and not in training mode"
+
+    def create_model(self) -> nn.Module:
+        return Gated()
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return functional.cross_entropy(model(batch[0]), batch[1]) + 0.5 * model.balance
+
+
+class Scaling:
+    """Puts samples together, scaled by mean and deviation of the first batch."""
+
+    def __init__(self) -> None:
+        self.mean: Tensor | None = None
+        self.deviation = torch.ones(6)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        x, y = (torch.stack([each[part] for each in samples]) for part in (0, 1))
+        if self.mean is None:
+            self.mean, self.deviation = x.mean(0), x.std(0)
+        return (x - self.mean) / self.deviation, y
+
+
+@case("scaled-by-first-batch", AREA)
+class ScaledByFirst(Case):
+    """A collate_fn that scales by the first batch that it gets."""
+
+    expect, says = "refused", "the first call of loss sets Scaling."
+
+    def create_data(self) -> Any:
+        return DataLoader(Samples(list(zip(*points(), strict=True))), batch_size=BATCH, collate_fn=Scaling())
