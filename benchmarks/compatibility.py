@@ -49,11 +49,13 @@ from benchmarks.compatible import (
     penalties,
     practice,
     randomness,
+    recipes,
     restarts,
     rules,
     schedules,
     scripts,
     state,
+    steps,
 )
 from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
@@ -82,6 +84,8 @@ MODULES = (
     schedules,
     scripts,
     practice,
+    recipes,
+    steps,
 )
 """Importing them makes their cases."""
 

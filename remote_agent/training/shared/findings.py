@@ -48,6 +48,15 @@ COPY_HINT = (
     " has to be known before training"
 )
 
+FIRST = "the first call of loss sets "
+"""Before the name of something that only that call sets."""
+
+FIRST_HINT = (
+    "compute it in create_model or in __init__, from data that is the same on all machines, and keep it as a buffer of"
+    " the model (register_buffer): in a run each worker's first samples are others, and a worker that joins later"
+    " begins with later ones"
+)
+
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -120,6 +129,9 @@ def settle(
             f"forward or loss itself changes the trained parameter {moved[0]}, and such a change would be lost",
             hint=CHANGES_HINT,
         )
+    if findings.hidden.startswith(FIRST):
+        cause = f"{findings.hidden}, from its samples or random numbers, and each worker would have its own"
+        raise JobError(cause, hint=FIRST_HINT)
     if findings.hidden:
         hint = COPY_HINT if findings.hidden.endswith(COPY) else HIDDEN_HINT
         raise JobError(

@@ -7,13 +7,13 @@ strength of an augmentation, weights) reaches no worker, and the run would go on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.job_values import read_by, read_by_loss
+from remote_agent.training.user_code.job_values import Reader, of_loss
 from remote_agent.training.user_code.user_errors import is_of_users
 
 HINT = (
@@ -34,6 +34,8 @@ _OTHERS = ("dataset", "datasets", "_dataset", "_given")
 """Attributes of data sets of torch and of ours that hold others."""
 
 Values = dict[str, object]
+
+ReadValues = Callable[[], Mapping[str, object]]
 
 
 class HeadCopies:
@@ -56,7 +58,12 @@ class HeadCopies:
         moved: Collection[str] = (),
     ) -> None:
         self._moved = frozenset(moved)
-        self._factory, self._model, self._optimizer, self._data = factory, model, optimizer, data
+        self._model, self._optimizer = model, optimizer
+        self._readers = {
+            _LOSS: [of_loss(factory).values],
+            _FORWARD: [_of_module(f"model.{path}".rstrip("."), module) for path, module in model.named_modules()],
+            _DATA: list(_of_data("data", data)),
+        }
         self._held = {**self._values(), _LOSS: dict(sent)}
         self.loaded()
 
@@ -72,17 +79,18 @@ class HeadCopies:
 
     def _values(self) -> dict[str, Values]:
         """Numbers and texts by what reads them, and by where they are; of tensors the version."""
-        modules = [_of_module(f"model.{path}".rstrip("."), module) for path, module in self._model.named_modules()]
+        read = {
+            reader: {name: value for values in found for name, value in values().items()}
+            for reader, found in self._readers.items()
+        }
         groups = [
             (f"{name} of the optimizer's group {number}", value)
             for number, group in enumerate(self._optimizer.param_groups)
             for name, value in group.items()
         ]
         return {
-            _LOSS: dict(read_by_loss(self._factory)),
-            _FORWARD: {name: value for found in modules for name, value in found.items()},
+            **read,
             _STEP: {name: value for name, value in groups if isinstance(value, bool | int | float)},
-            _DATA: dict(_of_data("data", self._data)),
             _TRAINING: {
                 f"requires_grad of {name}": each.requires_grad for name, each in self._model.named_parameters()
             },
@@ -109,26 +117,27 @@ def _refuse(reader: str, held: Mapping[str, object], now: Mapping[str, object]) 
             )
 
 
-def _of_module(path: str, module: nn.Module) -> Mapping[str, object]:
-    """What a module's forward goes by: of one of torch's each number (``p`` of a dropout)."""
+def _of_module(path: str, module: nn.Module) -> ReadValues:
+    """What reads what a module's forward goes by: of one of torch's each number (``p`` of a dropout)."""
     if is_of_users(type(module).__module__):
-        found = read_by(path, module, (module.forward,))
-        return {name: value for name, value in found.items() if name != f"{path}.training"}
-    return {
+        reader, mode = Reader(path, module, (module.forward,)), f"{path}.training"
+        return lambda: {name: value for name, value in reader.values().items() if name != mode}
+    return lambda: {
         f"{path}.{name}": value
-        for name, value in vars(module).items()
+        for name, value in tuple(vars(module).items())
         if isinstance(value, bool | int | float) and name != "training" and not name.startswith("_")
     }
 
 
-def _of_data(path: str, data: object, depth: int = 4) -> Iterator[tuple[str, object]]:
-    """What a data set's samples, and their batches, go by."""
+def _of_data(path: str, data: object, depth: int = 4) -> Iterator[ReadValues]:
+    """What reads what a data set's samples, and their batches, go by."""
     collate = getattr(data, "_collate", None)
     if collate is not None:
-        yield from read_by("self", getattr(collate, "__self__", collate), (collate, type(collate).__call__)).items()
+        yield Reader("self", getattr(collate, "__self__", collate), (collate, type(collate).__call__)).values
     if is_of_users(type(data).__module__) and hasattr(data, "__getitem__"):
-        code = [getattr(data, name, None) for name in ("__getitem__", "__getitems__", "batch")]
-        yield from read_by(path, data, code).items()
+        yield Reader(
+            path, data, [getattr(data, name, None) for name in ("__getitem__", "__getitems__", "batch")]
+        ).values
     elif depth and hasattr(data, "__dict__"):
         for name in _OTHERS:
             held = vars(data).get(name)

@@ -49,37 +49,52 @@ class _Uses:
 
 def read_by_loss(owner: object) -> Mapping[str, object]:
     """:func:`read_by` a job's loss."""
-    return read_by("self", owner, (getattr(owner, "loss", None),))
+    return of_loss(owner).values()
 
 
-def read_by(path: str, owner: object, code: Sequence[object]) -> Mapping[str, object]:
+def of_loss(owner: object) -> Reader:
+    """What a job's loss reads."""
+    return Reader("self", owner, (getattr(owner, "loss", None),))
+
+
+class Reader:
     """Numbers and texts that code of ``owner``'s reads and does not write, by where they are; of tensors the version.
+
+    What the code is, is found out once: that takes a hundred times as long as reading the values.
 
     Args:
         path: what messages call ``owner``.
         owner: the object whose attributes the code reads.
         code: its functions; what they call of the user's own counts as well.
     """
-    found: dict[str, object] = {}
-    functions = list(_functions(owner, code))
-    uses = functools.reduce(_Uses.__or__, (_uses(each.__code__) for each in functions), _Uses())
-    for each in (*reversed(type(owner).__mro__), owner):
-        for name, value in _attributes(each).items():
-            if name in uses.reads - uses.writes:
-                found.update(_values(f"{path}.{name}", value, uses))
-    for function in functions:
-        for name, value in _outside(function).items():
-            if name not in uses.writes and value is not owner:
-                found.update(_values(name, value, uses))
-    return found
+
+    def __init__(self, path: str, owner: object, code: Sequence[object]) -> None:
+        self._path, self._owner = path, owner
+        self._functions = tuple(functions_of(owner, code))
+        self._uses = functools.reduce(_Uses.__or__, (_uses(each.__code__) for each in self._functions), _Uses())
+        self._names = self._uses.reads - self._uses.writes
+
+    def values(self) -> Mapping[str, object]:
+        """What they are now."""
+        found: dict[str, object] = {}
+        if self._names:
+            for each in (*reversed(type(self._owner).__mro__), self._owner):
+                for name, value in tuple(_attributes(each).items()):
+                    if name in self._names:
+                        found.update(_values(f"{self._path}.{name}", value, self._uses))
+        for function in self._functions:
+            for name, value in _outside(function).items():
+                if name not in self._uses.writes and value is not self._owner:
+                    found.update(_values(name, value, self._uses))
+        return found
 
 
-def _functions(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
+def functions_of(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
     """Functions, and what of the user's own they call: methods of their owner, functions by their names."""
     waiting = list(code)
     seen: set[FunctionType] = set()
     while waiting:
-        function = _plain_function(waiting.pop())
+        function = plain_function(waiting.pop())
         if function is None or function in seen or not is_users_own(function.__code__.co_filename):
             continue
         seen.add(function)
@@ -87,13 +102,31 @@ def _functions(owner: object, code: Sequence[object]) -> Iterator[FunctionType]:
         reads = _uses(function.__code__).reads
         waiting += [value for name in reads if (value := inspect.getattr_static(type(owner), name, None)) is not None]
         held = (
-            value for name, value in _attributes(owner).items() if name in reads and not isinstance(value, nn.Module)
+            value
+            for name, value in tuple(_attributes(owner).items())
+            if name in reads and not isinstance(value, nn.Module)
         )
         waiting += [inspect.getattr_static(type(value), "__call__", None) for value in held]  # transforms
         waiting += _outside(function).values()
 
 
-def _plain_function(value: object) -> FunctionType | None:
+def written_by(function: FunctionType) -> frozenset[str]:
+    """Names of attributes and of variables outside of it that a function sets."""
+    return _uses(function.__code__).writes
+
+
+def keeps_something(zero_grad: object) -> bool:
+    """Whether a ``zero_grad`` of the user's own sets something beside gradients, or leaves these as they are."""
+    function = plain_function(zero_grad)
+    if function is None or not is_users_own(function.__code__.co_filename):
+        return False
+    uses = _uses(function.__code__)
+    clears = "zero_grad" in uses.reads or "grad" in uses.reads | uses.writes
+    return bool(uses.writes - {"grad"}) or uses.fills or not clears
+
+
+def plain_function(value: object) -> FunctionType | None:
+    """The function in a method, a property, a partial or a decorated function; None: it is none of these."""
     while not isinstance(value, FunctionType):
         inner = getattr(value, "fget", None) if isinstance(value, property) else None
         if isinstance(value, functools.partial):
@@ -139,10 +172,10 @@ def _attributes(value: object) -> Mapping[str, Any]:
     """The attributes of an object, class or module of the user's own; of others none."""
     if isinstance(value, ModuleType):
         file = getattr(value, "__file__", None)
-        return dict(vars(value)) if isinstance(file, str) and is_users_own(file) else {}
+        return vars(value) if isinstance(file, str) and is_users_own(file) else {}
     kind = value if isinstance(value, type) else type(value)
     is_own = kind.__module__ != "builtins" and is_of_users(kind.__module__)
-    return dict(vars(value)) if is_own and hasattr(value, "__dict__") else {}
+    return vars(value) if is_own and hasattr(value, "__dict__") else {}
 
 
 def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tuple[str, object]]:
@@ -161,6 +194,6 @@ def _values(path: str, value: Any, uses: _Uses, depth: int = 2) -> Iterator[tupl
             for key, entry in list(islice(entries, MOST_ENTRIES)):
                 yield from _values(f"{path}[{key!r}]", entry, uses, depth - 1)
     else:
-        for name, entry in _attributes(value).items():
+        for name, entry in tuple(_attributes(value).items()):
             if name in uses.reads - uses.writes:
                 yield from _values(f"{path}.{name}", entry, uses, depth - 1)

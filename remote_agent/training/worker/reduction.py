@@ -7,7 +7,8 @@ options of the step, and makes the optimizer's step. A broken reduction is repea
 not change until the commit. So no slice is counted twice, and none is lost.
 
 It reduces one flat buffer of gradients per dtype, and a short float64 vector: samples, sum of losses, their weight,
-which parameters had a gradient, and the buffers that training changes (batch normalisation), weighted by samples.
+what the last step made of the weights, which parameters had a gradient, and the buffers that training changes (batch
+normalisation), weighted by samples.
 
 Gloo works on the CPU's memory. Gradients of another device are copied there and back, a whole flat buffer at a time;
 the device's own backend is not used, since a group may have devices of different kinds. See Patarasuk and Yuan,
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training import job
-from remote_agent.training.errors import TrainingError
+from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
@@ -48,11 +49,13 @@ from remote_agent.training.worker.device.compute import seed_everything, slice_s
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.engine import Parts
 from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
+from remote_agent.training.worker.same_steps import NUMBERS, SameSteps
 
 ALIGN_EVERY = 100
 """Steps between two alignments of the weights, which add about half a percent to the traffic."""
 
-_FACTS = 3  # numbers before those of the parameters: samples, sum of losses, their weight
+_SUMS = 3  # samples, sum of losses, their weight
+_FACTS = _SUMS + NUMBERS  # numbers before those of the parameters; the others are about the last step
 _OPTIMIZER = (1 << 31) - 1  # replaces a slice's number, for the randomness of an optimizer's step
 
 
@@ -62,8 +65,8 @@ class _Sums:
 
     Attributes:
         gradients: sum over all samples so far, for each trained parameter; None: it had no gradient.
-        facts: samples, sum of losses, their weight, 1 for each parameter with a gradient, changed float buffers times
-            samples.
+        facts: samples, sum of losses, their weight, those of :class:`SameSteps`, 1 for each parameter with a gradient,
+            changed float buffers times samples.
         counters: maximum of each changed buffer of whole numbers.
     """
 
@@ -112,6 +115,7 @@ class Reduction:
         self._parameters = [parameter for members in parts.weights.parameters for parameter in members]
         self._buffers = flat.buffers(parts.model, parts.buffers)
         self._trained = TrainedParameters(parts.model)
+        self._same = SameSteps(self._parameters)
         self._bystanders: flat.LocalState | None = flat.LocalState(parts.model, parts.buffers)
         self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
         _unpack(self._kept, first)
@@ -151,6 +155,10 @@ class Reduction:
             self._allocate()
             return Broken(cause=str(error))
         self._reduced_step = task.step
+        try:
+            self._same.check(self._facts[_SUMS:_FACTS], self._committed)
+        except JobError as error:
+            return Failed.of(error)
         samples = int(self._facts[0])
         return Reduced(
             samples=samples,
@@ -187,7 +195,9 @@ class Reduction:
         if self._schedule is not None:
             self._schedule.set(self._optimizer, step)
         seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
+        self._same.begin(step)
         job.guard("the optimizer's step", self._optimizer.step)
+        self._same.end()
         self._trained.check()
         self._average.update(self._parameters)
         if self._bystanders is not None:  # checking the first step is enough
@@ -294,6 +304,7 @@ class Reduction:
             sums = self._contribution.sums.get(number) or self._nothing()
             self._pack(sums)
             facts, counters = sums.facts.clone(), sums.counters.clone()
+            facts[_SUMS:_FACTS] = self._same.numbers if not number else 0
             if group is not None:
                 self._over(group, facts, counters)
             self._facts = self._facts + facts if number else facts

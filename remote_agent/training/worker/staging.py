@@ -40,6 +40,7 @@ from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.first_call import Held
 from remote_agent.training.worker.device.profiling import LOOK_S
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
 from remote_agent.training.worker.device.untouched import stirred
@@ -103,7 +104,7 @@ class BlockProfiler:
         self, compute: SliceComputer, model: nn.Module, samples: Indices, factory: Any, config: TrainingConfig
     ) -> None:
         self._compute, self._model, self._samples = compute, model, samples
-        self._factory, self._config = factory, config
+        self._factory, self._config, self._made = factory, config, Held(factory, model, compute.data)
         self.parts: StageParts | None = None
         self.costs = DeviceBlocks(blocks=(), room=0.0)
 
@@ -170,7 +171,7 @@ class BlockProfiler:
         gradients = GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(on_cpu.device)
         with stirred(self._model):
             additivity = Additivity(
-                self._model, on_cpu, self._factory, self._samples, {}, few=count, gradients=gradients
+                self._model, on_cpu, self._factory, self._samples, {}, few=count, gradients=gradients, made=self._made
             )
             found: Findings = job.guard(LOSS, additivity.check)
         self._model.zero_grad()

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from remote_agent.training.data.datasets import as_dataset
 from remote_agent.training.errors import JobError
+from remote_agent.training.user_code import job_values
 from remote_agent.training.user_code.head_copies import HeadCopies
 from remote_agent.training.user_code.job_values import read_by_loss
 
@@ -241,3 +242,13 @@ def test_weights_that_the_coordinator_itself_loads_are_no_change() -> None:
     whole.net.load_state_dict(Net().state_dict())
     whole.copies.loaded()
     whole.copies.refuse_changed()
+
+
+def test_what_the_code_reads_is_found_out_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 200 modules it would take 0.1 s at each look."""
+    copies = of_job(job)
+    monkeypatch.setattr(job_values, "functions_of", None)
+    copies.refuse_changed()
+    annealed(job)
+    with pytest.raises(JobError, match=r"self\.beta"):
+        copies.refuse_changed()

@@ -270,3 +270,31 @@ def test_an_optimizers_step_draws_the_same_on_each_worker_without_a_stack_being_
             without.setattr(traceback, "format_stack", lambda *_: pytest.fail("a stack is formatted"))
             worker.reduction.commit(1)
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("apart", [1e-6, 0.2], ids=["rounding", "something of its own"])
+def test_steps_that_each_worker_makes_by_something_of_its_own_end_the_run(apart: float) -> None:
+    """As from activations that a hook keeps: gradients are scaled on one worker alone, from the second step on."""
+    model, meeting = Model(torch.float32), MeetingPlace(ADDRESS)
+    workers = dict(enumerate(Worker(model) for _ in range(WORKERS)))
+    places: dict[int, GroupMembership] = dict(zip(workers, meeting.invite("abc"), strict=True))
+    steps = [0]
+
+    def scaled(optimizer: torch.optim.Optimizer, *unused: object) -> None:
+        steps[0] += 1
+        if steps[0] > 1:
+            for parameter in optimizer.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1 + apart)
+
+    workers[1].reduction._optimizer.register_step_pre_hook(scaled)
+    for step in range(1, 4):
+        rows = [np.arange(7) + 9 * n + step for n in range(WORKERS)]
+        parts = [(Slice(index=n, indices=rows[n], total=21),) for n in workers]
+        answers = at_once([reduce(workers, places, step, n, parts[n]) for n in workers])
+    kinds = {type(answer) for answer in answers}
+    if apart < 1e-3:
+        assert kinds == {Reduced}
+    else:
+        assert kinds == {Failed}
+        assert "step 2: the optimizer's step made other weights on each worker" in answers[0].cause

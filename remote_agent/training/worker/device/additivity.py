@@ -13,6 +13,7 @@ are those of a unit (:mod:`~remote_agent.planning.units`). What is random even t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 from collections.abc import Mapping
@@ -22,11 +23,11 @@ from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.findings import COPY, Findings
+from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
-from remote_agent.training.worker.device import backend, batches, held_values, notes
+from remote_agent.training.worker.device import backend, notes, outside
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
     FINE,
@@ -41,7 +42,8 @@ from remote_agent.training.worker.device.comparing import (
     spread,
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
-from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
+from remote_agent.training.worker.device.first_call import Held
+from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics, with_running_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import STATE
@@ -72,6 +74,7 @@ class Additivity:
         large: samples that are compared once more, as many as are computed together in training; 0: none.
         few: compare no more than these otherwise.
         gradients: compare them as well.
+        made: what model and job held before the first call of the loss; None: not known.
 
     Attributes:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
@@ -89,8 +92,9 @@ class Additivity:
         large: int = 0,
         few: int = SAMPLES,
         gradients: bool = True,
+        made: Held | None = None,
     ) -> None:
-        self._model, self._computer, self._owner, self._state = model, computer, owner, state
+        self._model, self._computer, self._owner, self._state, self._made = model, computer, owner, state, made
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         self._anchored = flat.BoundBuffers(model)
         # At least two, to compare them together with each alone, also where training computes one at a time.
@@ -103,8 +107,8 @@ class Additivity:
         self.tolerance = HALF_LOSS_TOLERANCE if halved else backend.of(computer.device).tolerance
         self._coarse = self.tolerance / backend.CPU.tolerance
         self.fine = FINE * self._coarse**2
-        self._unsteady, self._data, self._apart, self._carried = False, "", 0.0, False
-        self._notes: tuple[str, ...] = ()
+        self._apart = 0.0
+        self._outside: outside.Outside | None = None
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
@@ -139,31 +143,10 @@ class Additivity:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             nn.Module.zero_grad(self._model)
-            first = held_values.reached(self._owner, self._model)
-            taken = batches.taken(self._computer, self._indices)
-            one = self._see(0, count, 1)
-            self._refuse_own_backward()
-            self._data, others = batches.unlike(self._computer, self._indices, taken)
-            self._notes = (others,) if others else ()
-            kept = held_values.reached(self._owner, self._model)
-            other = self._see(0, count, 2)
-            hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
-            self._unsteady = not is_same(one, self._see(0, count, 1))
-            if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
-                now = held_values.reached(self._owner, self._model)
-                grown, hidden = hidden, held_values.changed(kept, now, lengths=self._unsteady)
-                if not hidden:  # else it is a length alone
-                    self._notes += (notes.GROWN.format(name=grown),) if grown.startswith("len(") else ()
-            if self._unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
-                hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
-            if not hidden and (written := held_values.changed(first, kept, lengths=False)):
-                is_table = self._unsteady and not others  # of features, which the loss reads before it writes them
-                if is_table or held_values.is_elsewhere(kept.get(written)):
-                    hidden = written
-                elif written.startswith("self."):
-                    self._notes += (notes.WRITTEN.format(name=written),)
-            self._carried = held_values.has_rows(kept.get(hidden), count)
-            hidden += COPY if held_values.is_elsewhere(kept.get(hidden)) else ""
+            found = self._outside = outside.look(
+                self._owner, self._model, self._computer, self._indices, self._made, self._see
+            )
+            one, other, hidden = found.one, found.other, found.hidden
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
@@ -174,10 +157,29 @@ class Additivity:
                 try:
                     with modes_kept(self._model):
                         self._model.eval()
-                        return self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
+                        seen = self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
                 except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
                     return self._in_training(state, hidden)
+                ways = None if seen.together or self._known else self._ways_in_training()
+                is_apart = ways is not None and not ways[seen.summed]
+                return dataclasses.replace(seen, together=notes.OF_TRAINING) if is_apart else seen
             return self._compared(one, other, state, hidden)
+
+    def _ways_in_training(self) -> tuple[bool, bool] | None:
+        """Whether the whole is its parts' mean, and whether their sum, in training mode but for batch normalisation.
+
+        None: some of that can't be left out.
+        """
+        count = len(self._indices)
+        with modes_kept(self._model):
+            if not with_running_statistics(self._model):
+                return None
+            one = self._see(0, count, 1)
+            if not is_same(one, self._see(0, count, 2)):
+                return (self._by_rows() if self._statistics else None) or self._on_average()
+            splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+            as_mean, as_sum = (all(self._fits(one, *each, as_mean=way) for each in splits) for way in (True, False))
+            return as_mean, as_sum
 
     def _compared(self, one: Seen, other: Seen, state: str, hidden: str) -> Findings:
         """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
@@ -267,28 +269,21 @@ class Additivity:
             found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].cpu().double())
         return found
 
-    def _refuse_own_backward(self) -> None:
-        if any(parameter.grad is not None for parameter in self._model.parameters()):
-            raise JobError(
-                "loss itself calls backward(), and so does the run: gradients would count twice",
-                hint="return the loss, and leave backward() to the run",
-            )
-
     def _in_training(self, state: str, hidden: str) -> Findings:
         """What can be said of a random loss that is none in evaluation mode."""
-        if self._statistics:
-            as_mean, as_sum, about = True, False, "was not checked"
-        else:
-            as_mean, as_sum = self._known or self._on_average()
-            about = "was checked in training mode only" if self._known else "was checked on average only"
+        ways = self._known or self._ways_in_training()
+        as_mean, as_sum = ways or (True, False)
+        about = "was checked in training mode only" if ways else "was not checked"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
         return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, hidden, (note,))
 
     def _findings(
         self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, said: tuple[str, ...]
     ) -> Findings:
-        said += self._notes
-        if self._unsteady and notes.UNSTEADY not in said:
+        found = self._outside
+        assert found is not None, "it was looked at before"
+        said += found.notes
+        if found.unsteady and notes.UNSTEADY not in said:
             said += (notes.DIFFERS,)
         if together == notes.TOGETHER and self._moved:
             together += notes.MOVED.format(name=min(self._moved))
@@ -297,9 +292,9 @@ class Additivity:
             together=together,
             state=state,
             hidden=hidden,
-            carried=self._carried,
-            data=self._data,
-            unsteady=self._unsteady,
+            carried=found.carried,
+            data=found.data,
+            unsteady=found.unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
             apart=self._apart,

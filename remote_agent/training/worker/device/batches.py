@@ -106,7 +106,7 @@ def _lengths(place: str, batch: Any, depth: int) -> Iterator[tuple[str, int]]:
     """The first dimensions of a batch's tensors, and the lengths of its lists, by where they are."""
     if isinstance(batch, Tensor):
         if batch.dim():
-            yield place, len(batch)
+            yield place, batch.size(0)
         return
     entries: Any = ()
     if isinstance(batch, list | tuple):

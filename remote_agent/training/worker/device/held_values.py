@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
+from remote_agent.training.user_code import kept_only
 from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
@@ -36,7 +37,7 @@ ELSEWHERE = "elsewhere"
 ITERATOR = "an iterator"
 """In the place of an iterator, which does not tell where it is."""
 
-_OF_TORCH = frozenset(vars(nn.Module()))
+OF_TORCH = frozenset(vars(nn.Module()))
 """What each module has: parameters, buffers and submodules lie there."""
 
 
@@ -62,7 +63,7 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in list(islice(entries, MOST_ENTRIES)):
             yield from values(f"{path}[{key!r}]", entry, depth - 1)
-    elif depth and (is_own(value) or _is_own_class(value)):
+    elif depth and (is_own(value) or is_own_class(value)):
         for name, held in list(vars(value).items()):
             yield from values(f"{path}.{name}", held, depth - 1)
     elif isinstance(value, Iterator) and not isinstance(value, io.IOBase):
@@ -108,7 +109,7 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
     """What a module holds beside its parameters, buffers and submodules."""
     is_torchs = type(module).__module__.startswith("torch.")
     for name, value in list(vars(module).items()):
-        if depth and name not in _OF_TORCH and not (is_torchs and name.startswith("_")):
+        if depth and name not in OF_TORCH and not (is_torchs and name.startswith("_")):
             yield from values(f"{path}.{name}", value, depth)
 
 
@@ -130,7 +131,8 @@ def is_own(value: object) -> bool:
     return is_of_users(kind.__module__)
 
 
-def _is_own_class(value: object) -> bool:
+def is_own_class(value: object) -> bool:
+    """Whether it is a class of the user's."""
     return isinstance(value, type) and value.__module__ != "builtins" and is_of_users(value.__module__)
 
 
@@ -184,7 +186,7 @@ def _of_class(kind: type, seen: set[object]) -> Iterator[tuple[str, object]]:
         if each in seen:
             continue
         seen.add(each)
-        if not _is_own_class(each):
+        if not is_own_class(each):
             continue
         for name, value in list(vars(each).items()):
             if isinstance(value, FunctionType | staticmethod | classmethod):
@@ -222,6 +224,42 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
     found.update(_of_class(owner if isinstance(owner, type) else type(owner), seen))
     found.update(named_by(getattr(owner, "loss", None), seen))
     return found
+
+
+def objects(*holders: object, depth: int = 2) -> Iterator[Any]:
+    """What can be changed of what these hold: lists, dicts, tensors, and objects of the user's classes."""
+    waiting: list[tuple[Any, int]] = [(each, depth) for each in holders]
+    seen: set[int] = set()
+    while waiting:
+        value, left = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            waiting += [(module, left) for module in value.children()]
+        if isinstance(value, Tensor | np.ndarray):
+            yield value
+            continue
+        if isinstance(value, list | deque):
+            inside: Iterator[Any] = islice(value, MOST_ENTRIES)
+        elif isinstance(value, dict) or is_own(value):
+            space = value if isinstance(value, dict) else vars(value)
+            inside = (each for name, each in islice(space.items(), MOST_ENTRIES) if name not in OF_TORCH)
+        else:
+            continue
+        yield value
+        waiting += [(each, left - 1) for each in inside if left]
+
+
+def is_only_kept(owner: object, model: nn.Module, before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether what has changed between two looks is only added up and shown; see :func:`kept_only.are_only_kept`."""
+    paths = [name for name, value in after.items() if name not in before or not _is_same(before[name], value)]
+    kinds = {type(each) for each in objects(owner, model) if is_own(each)} | set(map(type, model.modules()))
+    names = ("loss", "create_optimizer", "create_scheduler")
+    code = [getattr(owner, name, None) for name in names]
+    for module in model.modules():
+        code += [module.forward, *module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001
+    return kept_only.are_only_kept(paths, {"self": owner, "model": model}, kinds, code)
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:

@@ -17,6 +17,15 @@ def uses_batch_statistics(model: nn.Module) -> bool:
     )
 
 
+def with_running_statistics(model: nn.Module) -> bool:
+    """Have those layers use their running statistics, in training, too; False: one of them has none."""
+    batch_norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - see NORMS
+    layers = [each for each in model.modules() if isinstance(each, batch_norm)]
+    for each in layers:
+        each.training = False
+    return all(each.track_running_stats for each in layers)
+
+
 def running_statistics(model: nn.Module) -> frozenset[str]:
     """Names of the buffers that belong to normalisation layers."""
     return frozenset(

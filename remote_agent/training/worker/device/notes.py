@@ -9,6 +9,10 @@ TOGETHER = (
     " padded without a mask? time in the first dimension? outputs (n, 1) beside targets (n)? loss and a"
     " figure, which count as (sum, weight)?), or it is a mean over something else than samples"
 )
+OF_TRAINING = (
+    "the loss of a batch is the mean of its parts' losses in evaluation mode, and not in training mode: a term or a"
+    " layer of training alone depends on which samples are together (a balance of experts over the batch?)"
+)
 MOVED = (
     "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
 )
@@ -16,6 +20,10 @@ RANDOM = "the loss or the data is random: what the loss is a mean over was check
 WRITTEN = (
     "loss writes {name}, of which each worker has a copy: samplers, callbacks and evaluate do not see it; return what"
     " is only shown beside the loss"
+)
+KEPT = (
+    "loss adds up {name}, on each worker by itself, and nothing goes by it: what is shown of it is of one worker's"
+    ' samples; of all samples it is with return loss, {{"name": value}}'
 )
 GROWN = (
     "{name} grows with every call of loss, on each worker by itself: if loss goes by it (a warm-up, a phase), count in"

@@ -26,6 +26,7 @@ from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.costs import ReadyTimes
+from remote_agent.training.worker.device.first_call import Held
 from remote_agent.training.worker.device.watching import LossWatch
 
 IN_RUN = 3.0
@@ -80,7 +81,7 @@ class Profiler:
         owner: object,
     ) -> None:
         self._computer, self._model, self._weights, self._device = computer, model, weights, device
-        self._samples, self._owner = samples, owner
+        self._samples, self._owner, self._made = samples, owner, Held(owner, model, computer.data)
         self._loss, self._batch = 0.0, 0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
@@ -155,7 +156,9 @@ class Profiler:
         stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
         try:
             large, few = self._large(batch), max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
-            additivity = Additivity(self._model, self._computer, self._owner, self._samples, state, large, few)
+            additivity = Additivity(
+                self._model, self._computer, self._owner, self._samples, state, large, few, made=self._made
+            )
             found: Findings = job.guard(LOSS, additivity.check)
             changed = frozenset(name for name, each in parameters.items() if flat.digest(each) != stirred[name])
             if additivity.evaluating is not None:

@@ -82,6 +82,19 @@ def _refuse_made(model: nn.Module, before: frozenset[int]) -> None:
     raise JobError("forward or loss took a parameter out of the model", hint=_MADE)
 
 
+def refuse_own_backward(model: nn.Module) -> None:
+    """After a loss, without a backward pass of ours.
+
+    Raises:
+        JobError: a parameter has a gradient.
+    """
+    if any(parameter.grad is not None for parameter in model.parameters()):
+        raise JobError(
+            "loss itself calls backward(), and so does the run: gradients would count twice",
+            hint="return the loss, and leave backward() to the run",
+        )
+
+
 def refuse_sparse(model: nn.Module) -> None:
     """Raise JobError if a parameter has a sparse gradient, after a backward pass of the measurement."""
     for name, parameter in model.named_parameters():

@@ -199,7 +199,8 @@ class LossWatch:
             with untouched(self._model, computer.device, computer.changing):
                 computer.probe(own.indices[:count], computer.seed, own.begin)
             seen.append(self._tensors())
-        return held_values.changed(*seen)
+        name = held_values.changed(*seen)
+        return "" if name and held_values.is_only_kept(self._owner, self._model, *seen) else name
 
     def _tensors(self) -> dict[str, object]:
         """Of tensors outside of the model's state, what tells whether they change; numbers may count for a log."""

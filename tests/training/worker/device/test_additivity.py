@@ -905,3 +905,38 @@ def test_a_loss_that_has_no_room_for_many_samples_without_autocast_is_compared_w
     seen = found(loss(squared))
     assert (seen.together, seen.unchecked) == ("", False)
     assert found(loss(contrastive)).together
+
+
+class Gated(nn.Module):
+    """Two experts, whose balance over the batch counts in training alone; normalised, or with noise by numpy."""
+
+    def __init__(self, *, normalised: bool, noisy: bool, balanced: bool, forms: bool = False) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4) if normalised else nn.Identity()
+        self.gate, self.experts = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.noisy, self.balanced, self.forms = noisy, balanced, forms
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.norm(x)
+        if self.noisy and self.training:
+            x = x + 0.01 * torch.from_numpy(np.random.randn(*x.shape)).float()
+        chosen = self.gate(x).softmax(1)
+        out = (chosen * self.experts(x)).square().sum(1)
+        if not self.training:
+            return [out] if self.forms else out.mean()
+        return out.mean() + 4 * chosen.mean(0).square().sum() * self.balanced
+
+
+@pytest.mark.parametrize("forms", [False, True], ids=["a loss", "another form in evaluation"])
+@pytest.mark.parametrize(("normalised", "noisy"), [(True, False), (False, True), (True, True)])
+def test_a_term_of_training_alone_is_looked_at(normalised: bool, noisy: bool, forms: bool) -> None:
+    torch.manual_seed(0)
+    data = datasets.as_dataset(torch.randn(12, 4) + torch.linspace(-2, 2, 12)[:, None])
+    found = []
+    for balanced in (True, False):
+        model = Gated(normalised=normalised, noisy=noisy, balanced=balanced, forms=forms).train()
+        computer = SliceComputer(model, lambda network, batch: network(batch), data, torch.device("cpu"), seed=0)
+        state = dict(model.named_buffers())
+        found.append(Additivity(model, computer, None, np.arange(12), state).check().together)
+    assert found[0]
+    assert not found[1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
+from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import FlatTensors
 from remote_agent.training.worker.device import held_values, profiling
 from remote_agent.training.worker.device.additivity import Additivity
@@ -121,7 +122,7 @@ def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPa
             patch.setattr(
                 Additivity,
                 "check",
-                lambda own: called.append(-len(own._indices)) or own._findings(True, False, "", "", "", ()),
+                lambda own: called.append(-len(own._indices)) or Findings(),
             )
             profiler.measure((2, 64), 0.0, 64)
         return max(called), -min(called)

@@ -1,0 +1,98 @@
+"""Looks for what the code changes outside of the model's state: each worker has its own of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from remote_agent.training.shared.findings import COPY
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.worker.device import batches, held_values, notes
+from remote_agent.training.worker.device.comparing import Seen, is_same
+from remote_agent.training.worker.device.first_call import Held, set_by_first
+from remote_agent.training.worker.device.trained import refuse_own_backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside:
+    """What was found; see :class:`~remote_agent.training.shared.findings.Findings`.
+
+    Attributes:
+        one: the loss of all samples.
+        other: the same with other random numbers.
+    """
+
+    one: Seen
+    other: Seen
+    hidden: str
+    carried: bool
+    data: str
+    unsteady: bool
+    notes: tuple[str, ...]
+
+
+def look(
+    owner: object,
+    model: nn.Module,
+    computer: batches.Fetches,
+    indices: Indices,
+    made: Held | None,
+    see: Callable[[int, int, int], Seen],
+) -> Outside:
+    """Compute the loss of some samples several times.
+
+    Args:
+        owner: the job's object.
+        model: without gradients.
+        computer: fetches the samples.
+        indices: of the samples.
+        made: what model and job held before the first call of the loss; None: not known.
+        see: gives the loss from one of the samples to another, with random numbers of a seed, from the same state.
+
+    Raises:
+        JobError: the loss itself calls ``backward``.
+    """
+    count = len(indices)
+    first = held_values.reached(owner, model)
+    taken = batches.taken(computer, indices)
+    one = see(0, count, 1)
+    refuse_own_backward(model)
+    data, others = batches.unlike(computer, indices, taken)
+    said = (others,) if others else ()
+    kept = held_values.reached(owner, model)
+    other = see(0, count, 2)
+    hidden = held_values.changed(kept, held_values.reached(owner, model))
+    unsteady = not is_same(one, see(0, count, 1))
+    shown = False
+    if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
+        now = held_values.reached(owner, model)
+        grown, hidden = hidden, held_values.changed(kept, now, lengths=unsteady)
+        shown = bool(hidden) and not unsteady and held_values.is_only_kept(owner, model, kept, now)
+        if shown:
+            said += (notes.KEPT.format(name=hidden),)
+            hidden = ""
+        elif not hidden and grown.startswith("len("):  # it is a length alone
+            said += (notes.GROWN.format(name=grown),)
+    if unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
+        hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
+    if not hidden and not shown and (written := held_values.changed(first, kept, lengths=False)):
+        is_table = unsteady and not others  # of features, which the loss reads before it writes them
+        if is_table or held_values.is_elsewhere(kept.get(written)):
+            hidden = written
+        elif written.startswith("self."):
+            said += (notes.WRITTEN.format(name=written),)
+    if made is not None and not (hidden or data or others or unsteady):
+        whole, part = partial(see, 0, count, 1), partial(see, count // 2, count, 2)
+        hidden = set_by_first(owner, model, made, whole, part)
+    return Outside(
+        one=one,
+        other=other,
+        hidden=hidden + (COPY if held_values.is_elsewhere(kept.get(hidden)) else ""),
+        carried=held_values.has_rows(kept.get(hidden), count),
+        data=data,
+        unsteady=unsteady,
+        notes=said,
+    )
