@@ -31,7 +31,7 @@ from hetero_tui.fleet.teardown import keep, tear_down
 from hetero_tui.fleet.teardown import purge as purge_environments
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
-from hetero_tui.inventory import Inventory
+from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.transport import Transport, open_transport
 
@@ -207,17 +207,25 @@ class LiveFleet:
             text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
             self.emit(events.Notice(level=events.Level.WARNING, text=text))
 
-    def _refuse_name_of_another(self) -> None:
+    def refuse_name_of_another(self, *, if_all: bool = False) -> None:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
 
         Raises:
-            ClusterError: another inventory's cluster has this name, on other hosts, and was not taken down.
+            ClusterError: another inventory's cluster has this name, and was not taken down; with ``if_all``: and has
+                all of this inventory's machines.
         """
+        if if_all and self._apart():
+            return
         for entry in self.ledger.others():
             cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
             hint = "give this inventory's cluster a name of its own (`cluster: {name: ...}`),"
             hint += f" or run `hetero-tui --inventory {shlex.quote(entry.inventory)} down` first"
             raise ClusterError(cause, step="ledger", hint=hint)
+
+    def _apart(self) -> tuple[Host, ...]:
+        """The hosts of this inventory that are not in another inventory's cluster of the same name."""
+        taken = {place_of(entry.host)[1:] for entry in self.ledger.others()}  # it may have another name there
+        return tuple(host for host in self.inventory.hosts if place_of(host)[1:] not in taken)
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
@@ -256,7 +264,7 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
-        self._refuse_name_of_another()
+        self.refuse_name_of_another()
         if only is None:
             await self._follow_moved()
             self.warn_of_others()
@@ -277,7 +285,7 @@ class LiveFleet:
     async def tear_down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of the inventory and of the ledgers, and verify that nothing is left.
 
-        ``purge`` also removes environments; on hosts that are away, at their next contact.
+        Hosts in another inventory's cluster of the same name are left alone, with a warning. ``purge`` also removes environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
         await self._follow_moved()
@@ -286,7 +294,11 @@ class LiveFleet:
             for entry in self.environments.entries():
                 self.environments.intend(entry.host, PURGE)
         waiting = self._waiting()
-        hosts = {host: self.transports[host.name] for host in self.inventory.hosts}
+        hosts = {host: self.transports[host.name] for host in self._apart()}
+        for host in self.inventory.hosts:
+            if host not in hosts:
+                text = f"it is in the cluster {self.cluster} of another inventory, so it stays as it is"
+                self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
         gone = {
             entry.host: open_former(self.inventory, entry, accept_new_host_keys=self._accept_new_host_keys)
             for entry in former(self.inventory, [*self.ledger.entries(), *waiting.values()])
