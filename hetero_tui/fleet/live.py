@@ -285,7 +285,8 @@ class LiveFleet:
     async def tear_down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of the inventory and of the ledgers, and verify that nothing is left.
 
-        Hosts in another inventory's cluster of the same name are left alone, with a warning. ``purge`` also removes environments; on hosts that are away, at their next contact.
+        Hosts in another inventory's cluster of the same name are left alone, with a warning. ``purge`` also removes
+        environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
         await self._follow_moved()
