@@ -31,17 +31,18 @@ _PUT = """umask 077
 mkdir -p -- "$1" || exit 1
 t="$2.part.$$"
 trap 'rm -f -- "$t"' EXIT
+trap 'exit 1' TERM
 cat > "$t" && [ "$(($(wc -c < "$t")))" -eq "$3" ] && chmod "$4" "$t" && mv -f -- "$t" "$2"
 """
 
 # Runs a command for $0 seconds at most, in its process group. A shell that is told to end waits for the command's end.
-_LIMITED = """trap : TERM
-(
-  stop() { kill "$s"; exit; }
-  trap stop TERM; sleep "$0" & s=$!; wait "$s"
+_LIMITED = """(
+  trap 'kill "$!"; exit' TERM
+  sleep "$0" & wait "$!"
   trap "" TERM; kill -s TERM -- "-$$"; sleep 1; kill -s KILL -- "-$$"
 ) </dev/null >/dev/null 2>&1 &
 w=$!
+trap : TERM
 "$@"
 status=$?
 kill "$w" 2>/dev/null; wait "$w" 2>/dev/null
