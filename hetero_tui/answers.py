@@ -186,4 +186,5 @@ def _check_spec(spec: protocol.NodeSpec) -> None:
             raise ProtocolError(f"a node's address is {address[:60]!r}") from None
     _check_ports((spec.gcs_port, spec.dashboard_port), 2)
     if not 0 <= spec.epoch <= time.time() + _EPOCH_AHEAD or not math.isfinite(spec.epoch):
-        raise ProtocolError(f"its cluster was formed in the future (epoch {spec.epoch}), or this clock is behind")
+        when = f"its cluster was formed in the future (epoch {spec.epoch})"
+        raise ProtocolError(f"{when}: set this computer's clock, or run `down`, then `up` if it was wrong at that time")

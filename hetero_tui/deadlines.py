@@ -22,6 +22,10 @@ PROBE_ON_HOST = 8.0
 COMMAND = 20.0
 """A short command of ours on a host."""
 
+VANISHED = 10
+"""What is sent input ends on the host by itself so long after its deadline: where a laptop has lost its power, nothing
+else tells the host of that for two hours."""
+
 SHIP_AGENT = 60.0
 """Sending the agent's files (tens of kilobytes, over a slow link)."""
 

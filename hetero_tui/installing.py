@@ -62,8 +62,10 @@ class Installing(Keeper):
         Without ``sources``, ``asks`` may agree to it once it is known what is missing.
 
         Raises:
-            ClusterError: a host that is fit for the cluster lacks some of the ``requirements``.
+            ClusterError: a host that is fit for the cluster lacks some of the ``requirements``, or the cluster of this
+                name is another inventory's.
         """
+        self._fleet.refuse_name_of_another()
         await self._fleet.look(installs=sources is not None, purges=True)
         lacks = await self._fleet.lacking(requirements)
         if sources is None and any(not lack.python for lack in lacks) and asks is not None:

@@ -259,8 +259,13 @@ class Session(Following):
         return preview(self._state, {entry.host.name for entry in self._fleet.ledger.entries()})
 
     async def down(self, purge: bool = False) -> TeardownReport:
-        """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments."""
+        """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments.
+
+        Raises ClusterError if all hosts are in another inventory's cluster of the same name.
+        """
         before = self._state
+        with self._working(STOPPING):
+            self._fleet.refuse_name_of_another(if_all=True)
         self.notice(Level.INFO, announcement(self.teardown_preview()))
         self.emit(events.ClusterChanged(state=ClusterState.STOPPING))
         try:

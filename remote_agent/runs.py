@@ -317,6 +317,9 @@ def main() -> int:
     except NotResumable as error:
         print(error, file=sys.stderr)
         return protocol.RUN_NOT_RESUMABLE
+    except OSError as error:  # a disk that is full or read-only
+        print(f"{error.strerror}: {error.filename or options.folder}", file=sys.stderr)
+        return 1
     return 0
 
 

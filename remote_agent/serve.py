@@ -208,7 +208,9 @@ def serve(place: Path, port: int, device: str, choice: protocol.Choice) -> int:
     """Serve the run in ``place`` until stdin ends; returns the exit code."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the job's code prints
+    signal.alarm(int(deadlines.READER_SILENCE_SECONDS))  # ends this where the laptop has vanished before it said it
     token = sys.stdin.readline().strip()
+    signal.alarm(0)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))

@@ -377,7 +377,7 @@ def test_values_at_the_edge_of_what_can_be_are_taken(found: object) -> None:
         (replace(NODE, spec=replace(SPEC, dashboard_port=2**16)), "a port is not from 1"),
         (replace(NODE, spec=replace(SPEC, node_address="mercer")), "a node's address is 'mercer'"),
         (formed(-1), "formed in the future"),
-        (formed(NOW + 2 * 86400), "formed in the future"),
+        (formed(NOW + 2 * 86400), "formed in the future .*: set this computer.s clock"),
         (cut_at((1, 3)), "no cut of a model"),
         (cut_at((0, 3), (3, 3)), "no cut of a model"),
         (protocol.RunList(runs=(replace(RUN, ended=-1.0),)), "not a time"),

@@ -119,6 +119,32 @@ def small_packets(stage: Stage, follower: Following) -> Undo:
     return host.lose
 
 
+def small_frames(place: Place = first) -> Begin:
+    """An interface that takes frames of 576 bytes at most from now on, as on a tunnel's other end."""
+
+    def begin(stage: Stage, follower: Following) -> Undo:
+        host = place(stage, follower)
+        host.exec(["ip", "link", "set", INTERFACE, "mtu", "576"])
+        return lambda: _ignored(host.exec(["ip", "link", "set", INTERFACE, "mtu", "1500"]))
+
+    return begin
+
+
+def address_lost(stage: Stage, follower: Following) -> Undo:
+    """Of a host's two addresses, the one that is used goes away."""
+    host = first(stage, follower)
+    host.exec(["ip", "address", "add", f"{_further(host)}/24", "dev", INTERFACE])
+    host.exec(["ip", "address", "delete", f"{host.address}/24", "dev", INTERFACE])
+    # With the first address of a network, Linux removes the others of that network.
+    host.exec(["ip", "address", "replace", f"{_further(host)}/24", "dev", INTERFACE])
+
+    def undo() -> None:
+        host.exec(["ip", "address", "replace", f"{host.address}/24", "dev", INTERFACE])
+        host.exec(["ping", "-c", "1", "-W", "1", stage.lab.laptop.address])  # all learn again whose it is
+
+    return undo
+
+
 def doubled(stage: Stage, follower: Following) -> Undo:
     """Another host takes the address of one, as a second router may give it away."""
     one, other, *_ = stage.others(follower)
@@ -275,8 +301,7 @@ def moved(machine: Callable[[Stage, Following], Machine], *, dark: bool = False)
 
     def begin(stage: Stage, follower: Following) -> Undo:
         found = machine(stage, follower)
-        before, _, last = found.address.rpartition(".")
-        address = f"{before}.{int(last) + 60}"
+        address = _further(found)
         if not dark:
             stage.lab.move(found, address)
             return nothing
@@ -291,6 +316,11 @@ def moved(machine: Callable[[Stage, Following], Machine], *, dark: bool = False)
         return undo
 
     return begin
+
+
+def _further(machine: Machine) -> str:
+    before, _, last = machine.address.rpartition(".")
+    return f"{before}.{int(last) + 60}"
 
 
 def the_laptop(stage: Stage, follower: Following) -> Machine:

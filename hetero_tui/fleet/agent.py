@@ -36,6 +36,8 @@ _OF_TRAINING = tuple(f"remote_agent/{name}/" for name in ("training", "models", 
 WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
 """Shell code for a host that unsets the user's PYTHONHOME, PYTHONPATH and the like, which would break our Python."""
 
+_PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
+
 NOT_THERE, NO_PYTHON = 96, 97
 """Exit status of a call when the host has no agent of this cluster; of :func:`with_python` when it has no Python."""
 
@@ -240,7 +242,7 @@ def python_candidates(cluster: str, host: Host) -> list[str]:
     if host.python is not None:
         return [host.python]
     own = [sys.executable] if host.connection == "local" else []
-    return [f"{folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
+    return [f"{folder(cluster)}/env/bin/python", *own, *_PYTHONS]
 
 
 def _digest(files: Iterable[tuple[str, bytes]]) -> str:
@@ -259,7 +261,13 @@ def _archive(python: str) -> tuple[bytes, str]:
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
         'agent=$(unset CDPATH; cd "$(dirname "$0")" && pwd) || exit 1\n'
         f"{WITHOUT_PYTHON_VARIABLES}\n"
-        f'cd && PYTHONPATH="$agent" exec {shlex.quote(python)} -P -m "$@"\n'
+        f"python={shlex.quote(python)}\n"
+        "# An environment may be gone by now; what ends all of ours needs the standard library alone.\n"
+        f'[ -x "$python" ] || for other in {" ".join(_PYTHONS)}; do\n'
+        '  "$other" -c "import sys; sys.exit(sys.version_info < (3, 11))" </dev/null 2>/dev/null || continue\n'
+        '  echo "$python is gone, so $other is used" >&2; python=$other; break\n'
+        "done\n"
+        'cd && PYTHONPATH="$agent" exec "$python" -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]
     digest = _digest(files)

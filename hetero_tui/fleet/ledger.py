@@ -98,17 +98,34 @@ class Ledger:
 
     def entries(self) -> tuple[Entry, ...]:
         """The hosts that may have something of ours, the newest first, without the :meth:`others`."""
-        return tuple(entry for entry in self._entries() if not self._is_anothers(entry))
+        found = self._entries()
+        anothers = self._of_another(found)
+        return tuple(entry for entry in found if entry.inventory not in anothers)
 
     def others(self) -> tuple[Entry, ...]:
-        """Entries of another inventory whose cluster has the same name: its file is there, and the host is not ours."""
-        return tuple(entry for entry in self._entries() if self._is_anothers(entry))
+        """Entries of another inventory whose cluster has the same name; its file is still there.
 
-    def _is_anothers(self, entry: Entry) -> bool:
-        return (
-            self._inventory not in ("", entry.inventory)
-            and place_of(entry.host) not in map(place_of, self._hosts)
-            and os.path.exists(entry.inventory)  # noqa: PTH110 - Path raises where a folder can't be entered
+        A file whose entries are all hosts of ours is a copy, and its cluster is ours. Not so if this computer is the
+        only one: every inventory may have it.
+        """
+        found = self._entries()
+        anothers = self._of_another(found)
+        return tuple(entry for entry in found if entry.inventory in anothers)
+
+    def _of_another(self, entries: Iterable[Entry]) -> frozenset[str]:
+        """The files of the other inventories."""
+        hosts: dict[str, list[Host]] = {}
+        for entry in entries:
+            hosts.setdefault(entry.inventory, []).append(entry.host)
+        own = {place_of(host) for host in self._hosts}
+
+        def is_copy(there: Sequence[Host]) -> bool:
+            return own.issuperset(map(place_of, there)) and any(host.connection != "local" for host in there)
+
+        return frozenset(
+            file
+            for file, there in hosts.items()
+            if self._inventory not in ("", file) and not is_copy(there) and os.path.exists(file)  # noqa: PTH110 - Path raises where a folder can't be entered
         )
 
     def _entries(self) -> tuple[Entry, ...]:

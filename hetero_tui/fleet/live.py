@@ -211,17 +211,25 @@ class LiveFleet:
         """Where something of ours may be that the inventory no longer has, and what takes it away."""
         return tuple(warnings(self.inventory, self.ledger, self.environments))
 
-    def _refuse_name_of_another(self) -> None:
+    def refuse_name_of_another(self, *, if_all: bool = False) -> None:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
 
         Raises:
-            ClusterError: another inventory's cluster has this name, on other hosts, and was not taken down.
+            ClusterError: another inventory's cluster has this name, and was not taken down; with ``if_all``: and has
+                all of this inventory's machines.
         """
+        if if_all and self._apart():
+            return
         for entry in self.ledger.others():
             cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
             hint = "give this inventory's cluster a name of its own (`cluster: {name: ...}`),"
             hint += f" or run `hetero-tui --inventory {shlex.quote(entry.inventory)} down` first"
             raise ClusterError(cause, step="ledger", hint=hint)
+
+    def _apart(self) -> tuple[Host, ...]:
+        """The hosts of this inventory that are not in another inventory's cluster of the same name."""
+        taken = {place_of(entry.host)[1:] for entry in self.ledger.others()}  # it may have another name there
+        return tuple(host for host in self.inventory.hosts if place_of(host)[1:] not in taken)
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
@@ -260,7 +268,7 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
-        self._refuse_name_of_another()
+        self.refuse_name_of_another()
         if only is None:
             await self._follow_moved()
             self.warn_of_others()
@@ -281,7 +289,8 @@ class LiveFleet:
     async def tear_down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of the inventory and of the ledgers, and verify that nothing is left.
 
-        ``purge`` also removes environments; on hosts that are away, at their next contact.
+        Hosts in another inventory's cluster of the same name are left alone, with a warning. ``purge`` also removes
+        environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
         await self._follow_moved()
@@ -290,7 +299,11 @@ class LiveFleet:
             for entry in self.environments.entries():
                 self.environments.intend(entry.host, PURGE)
         waiting = self._waiting()
-        hosts = {host: self.transports[host.name] for host in self.inventory.hosts}
+        hosts = {host: self.transports[host.name] for host in self._apart()}
+        for host in self.inventory.hosts:
+            if host not in hosts:
+                text = f"it is in the cluster {self.cluster} of another inventory, so it stays as it is"
+                self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
         gone = self._open_former([*self.ledger.entries(), *waiting.values()])
         wanted = [host for host in (*hosts, *gone) if purge or place_of(host) in waiting]
         wishes = {host: None if purge else time.time() - waiting[place_of(host)].time for host in wanted}

@@ -102,8 +102,10 @@ async def resume(
     if done is not None and done.exit_status == protocol.RUN_NOT_RESUMABLE:
         raise RunError(last_lines(done.stderr, 1), step=STEP, hint="start the run anew with `hetero-tui train`")
     if done is None or done.exit_status != 0:
-        detail = "no agent there" if done is None else last_lines(done.stderr)
+        detail, hint = "no agent there", "run `hetero-tui up` again"
+        if done is not None:
+            detail, hint = last_lines(done.stderr), f"see to that there, then run `hetero-tui resume {summary.id}`"
         cause = f"{summary.id} could not be resumed: {last_lines(detail, 1)}"
-        raise CommandFailed(place, cause, step=STEP, hint="run `hetero-tui up` again", output=detail)
+        raise CommandFailed(place, cause, step=STEP, hint=hint, output=detail)
     await start_coordinator(transport, fleet.inventory, summary.id)
     return place, summary

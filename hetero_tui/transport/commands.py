@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,8 +31,24 @@ _PUT = """umask 077
 mkdir -p -- "$1" || exit 1
 t="$2.part.$$"
 trap 'rm -f -- "$t"' EXIT
+trap 'exit 1' TERM
 cat > "$t" && [ "$(($(wc -c < "$t")))" -eq "$3" ] && chmod "$4" "$t" && mv -f -- "$t" "$2"
 """
+
+# Runs a command for $0 seconds at most, in its process group. A shell that is told to end waits for the command's end.
+_LIMITED = """(
+  trap 'kill "$!"; exit' TERM
+  sleep "$0" & wait "$!"
+  trap "" TERM; kill -s TERM -- "-$$"; sleep 1; kill -s KILL -- "-$$"
+) </dev/null >/dev/null 2>&1 &
+w=$!
+trap : TERM
+"$@"
+status=$?
+kill "$w" 2>/dev/null; wait "$w" 2>/dev/null
+exit "$status"
+"""
+_SIGNALLED = 128  # a shell's exit status of a command that was ended by a signal is this and the signal's number
 
 
 class Running(Protocol):
@@ -72,8 +89,9 @@ class CommandTransport:
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
         """Run to the end; see :meth:`Transport.run <hetero_tui.transport.base.Transport.run>`."""
         begun: Running | None = None
+        words = limited(command, deadline + deadlines.VANISHED) if stdin else command
         try:
-            async with asyncio.timeout(deadline), self.start(command, step) as running:
+            async with asyncio.timeout(deadline), self.start(words, step) as running:
                 begun = running
                 async with asyncio.TaskGroup() as group:
                     group.create_task(running.feed(stdin or b""))
@@ -84,6 +102,8 @@ class CommandTransport:
             raise self._late(command, step, deadline, begun) from None
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
+        if stdin and status > _SIGNALLED:
+            status = _SIGNALLED - status
         return Completed(status, _decoded(stdout.result()), _decoded(stderr.result()))
 
     @asynccontextmanager
@@ -214,6 +234,11 @@ class _Conversation:
 
     async def finish(self) -> None:
         await self._running.feed(b"")
+
+
+def limited(command: Sequence[str], seconds: float) -> list[str]:
+    """The command, which ends by itself after so long: one that waits for input from a laptop that has vanished."""
+    return ["sh", "-c", _LIMITED, str(math.ceil(seconds)), *check_words(command)]
 
 
 def check_words(command: Sequence[str]) -> Sequence[str]:

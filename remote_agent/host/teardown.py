@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,15 @@ def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopRep
     if not folder.is_dir():
         stopped, left = _stop_strays(folder)
         return _with_removals(StopReport(stopped=stopped, leftovers=left), folder)
-    layout.stop_flag(folder).touch(mode=0o600)
-    try:
-        with processes.locked(folder, deadlines.LOCK_SECONDS):
-            return _stop(folder, run_grace)
-    except TimeoutError as error:
-        return StopReport(leftovers=(Leftover(kind="process", detail=str(error)),))
+    _say_so(folder)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(processes.locked(folder, deadlines.LOCK_SECONDS))
+        except TimeoutError as error:
+            return StopReport(leftovers=(Leftover(kind="process", detail=str(error)),))
+        except OSError:
+            pass  # as below: what runs ends all the same
+        return _stop(folder, run_grace)
 
 
 def stop_runs(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
@@ -35,8 +39,14 @@ def stop_runs(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> St
     """
     if not folder.is_dir():
         return StopReport()
-    layout.stop_flag(folder).touch(mode=0o600)
+    _say_so(folder)
     return _stop_runs(folder, run_grace)
+
+
+def _say_so(folder: Path) -> None:
+    """Let other commands here know of the stop, where the disk is not full or read-only."""
+    with suppress(OSError):
+        layout.stop_flag(folder).touch(mode=0o600)
 
 
 def _stop_runs(folder: Path, run_grace: float) -> StopReport:
@@ -54,7 +64,8 @@ def _alive(folder: Path) -> dict[str, Process]:
 def _stop(folder: Path, run_grace: float) -> StopReport:
     runs = _stop_runs(folder, run_grace).stopped
     others = _alive(folder)
-    supervisor.stop(folder)
+    with suppress(OSError):  # it ends in any case; what can't be removed is said below
+        supervisor.stop(folder)
     processes.stop_processes(folder, others.values(), deadlines.STOP_SECONDS)
     strays, leftovers = _stop_strays(folder)
     ended = [name for name in (*runs, *others) if processes.find_named(folder, name) is None]
@@ -74,15 +85,18 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
     meshed, left = mesh.down(folder)
     removed, leftovers = [*meshed], [*left]
     folders = (folder / "ray", ray_command.short_folder(folder), folder / "processes", folder / processes.CACHE)
-    layout.stop_flag(folder).unlink(missing_ok=True)
+    with suppress(OSError):
+        layout.stop_flag(folder).unlink(missing_ok=True)
     for path in folders:
         if not ray_command.is_own_folder(path):
             continue
-        shutil.rmtree(path, ignore_errors=True)
-        if path.exists():
-            leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed"))
-        else:
+        shutil.rmtree(path, ignore_errors=True)  # all that can be
+        try:
+            if path.exists():
+                shutil.rmtree(path)
             removed.append(str(path))
+        except OSError as error:
+            leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed: {error.strerror}"))
     for path in (
         layout.token_path(folder),
         layout.tls_path(folder),
@@ -91,10 +105,14 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
         supervision.path(folder),
     ):
         if path.exists() or path.is_symlink():
-            path.unlink(missing_ok=True)
-            removed.append(str(path))
-    processes.lock_path(folder).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        removed.append(str(folder))
+            try:
+                path.unlink(missing_ok=True)
+                removed.append(str(path))
+            except OSError as error:
+                leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed: {error.strerror}"))
+    with suppress(OSError):
+        processes.lock_path(folder).unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+            removed.append(str(folder))
     return replace(report, removed=tuple(removed), leftovers=tuple(leftovers))

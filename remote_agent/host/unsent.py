@@ -12,10 +12,14 @@ import importlib.machinery
 import importlib.util
 import json
 import runpy
+import signal
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+
+SILENCE = 60
+"""So long the sources may take: a laptop that has lost its power would be waited for two hours."""
 
 
 class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -49,8 +53,10 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def main() -> None:
     """Read the sources, then run the module that the command line names."""
+    signal.alarm(SILENCE)
     size = int(sys.stdin.buffer.readline())
     sys.meta_path.insert(0, Sources(json.loads(zlib.decompress(sys.stdin.buffer.read(size)))))
+    signal.alarm(0)
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -187,3 +189,21 @@ def test_pipes_and_devices_among_a_runs_files_are_not_waited_for(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=15)
     assert done.stdout.count("RunSummary(") == 1
     assert "id='r'" in done.stdout
+
+
+def test_a_run_on_a_full_disk_is_not_made_ready_and_the_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary(tmp_path, step(1, 7), failed(2, 7))
+    place = tmp_path / "runs/r"
+    (place / "checkpoints").mkdir()
+    (place / "checkpoints/step-00000007.json").touch()
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(sys, "argv", ["runs", "--folder", str(tmp_path), "--reopen", "r"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO((place / "run.json").read_text() + "\n"))
+    monkeypatch.setattr(Path, "write_text", full)
+    assert runs.main() == 1
+    assert capsys.readouterr().err == f"No space left on device: {place}/run.json.part\n"

@@ -15,6 +15,7 @@ from hetero_tui import deadlines
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
+from remote_agent.protocol import StopReport
 
 SHIPPERS = 6
 
@@ -34,7 +35,7 @@ async def test_laptops_that_send_their_agent_at_once_leave_one_that_is_whole(
         folder = tmp_path / agent.folder("lab")
         assert names_in(folder) == ["agent"]
         assert names_in(folder / "agent") == ["digest", "remote_agent", "run"]
-        assert (folder / "agent" / "run").read_text().split("exec ")[1].split()[0] in pythons
+        assert (folder / "agent" / "run").read_text().split("\npython=")[1].split()[0] in pythons
 
 
 async def test_what_prints_lines_for_a_laptop_gets_signs_of_life_from_it(
@@ -84,6 +85,22 @@ async def test_the_agent_keeps_byte_code_and_takes_none_of_another_agent(
             shutil.copytree(cache, before)
     agent._archive.cache_clear()
     assert [path.name.partition(".")[0] for path in before.glob("word.*.pyc")] == ["word"]
+
+
+async def test_a_cluster_whose_python_was_removed_can_be_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    transport = LocalTransport(Host(name="nas", connection="local"))
+    python = tmp_path / "env/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    await agent.ship(transport, "lab", str(python))
+    python.unlink()
+    done = await agent.call(transport, "lab", "host.node", "stop", "--folder", agent.home_folder("lab"), step="stop")
+    assert done is not None
+    assert agent.answer(StopReport, "nas", done, step="stop") == StopReport()
+    assert "env/bin/python is gone, so python3" in done.stderr.raw
 
 
 def test_the_agents_own_python_is_not_steered_by_the_users_variables(tmp_path: Path) -> None:

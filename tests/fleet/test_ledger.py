@@ -78,9 +78,28 @@ def test_two_inventories_with_a_cluster_of_one_name_have_a_ledger_each(tmp_path:
     assert same.others() == (), "a copy of the file, with the same hosts, is the same cluster"
     two.cleaned(NAS)
     assert [entry.host for entry in one.entries()] == [MERCER]
+    one.intend(NAS, "node")
+    part = ledger(files[1], MERCER)
+    assert part.entries() == (), "one machine in common does not make it the same cluster"
+    assert {entry.host for entry in part.others()} == {MERCER, NAS}
+    one.cleaned(NAS)
     files[0].rename(tmp_path / "renamed.yaml")
     assert [entry.host for entry in two.entries()] == [MERCER]
     assert [entry.host for entry in ledger(tmp_path / "renamed.yaml").entries()] == [MERCER]
+
+
+def test_this_computer_alone_does_not_make_two_inventories_one(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.yaml", "two.yaml")]
+    laptop = Host(name="laptop", connection="local")
+    one, two = (Ledger("lab", tmp_path, hosts=(laptop, NAS), inventory=file) for file in files)
+    for file in files:
+        file.touch()
+    one.intend(laptop, "node")
+    assert two.entries() == ()
+    assert [entry.host for entry in two.others()] == [laptop]
+    assert [entry.host for entry in one.entries()] == [laptop]
+    one.intend(NAS, "node")
+    assert {entry.host for entry in two.entries()} == {laptop, NAS}, "a copy of the file"
 
 
 def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:

@@ -103,6 +103,42 @@ async def test_the_cluster_of_another_folder_that_has_the_same_name_stays_as_it_
         assert session._fleet.ledger.token() is None
 
 
+async def test_two_inventories_with_this_computer_do_not_take_each_others_cluster_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    hosts = {"one": "laptop: {connection: local}", "two": "laptop: {connection: local}"}
+    hosts["wider"] = "me: {connection: local}\n  nas: {address: 127.0.0.1, port: 1}"
+    paths = {name: tmp_path / f"{name}.yaml" for name in hosts}
+    for name, text in hosts.items():
+        paths[name].write_text(f"cluster: {{name: twice}}\nhosts:\n  {text}\n")
+    (tmp_path / ".hetero-tui/twice/agent").mkdir(parents=True)
+
+    def session(name: str) -> Session:
+        return Session(load(paths[name]), paths[name], ledger_folder=tmp_path / "state")
+
+    async with session("one") as one:
+        one._fleet.ledger.intend(one.inventory.hosts[0], "node")
+        for attempt in (Session.up, Session.down):
+            async with session("two") as two:
+                with pytest.raises(ClusterError, match=f"of {paths['one']} is not taken down"):
+                    await attempt(two)
+                assert any("is not taken down" in line.text for line in two.state.log)
+        async with session("wider") as wider:
+            report = await wider.down(purge=True)
+            assert (report.removed, report.unseen) == ((), ("nas",))
+            assert any("of another inventory, so it stays" in line.text for line in wider.state.log)
+        assert left_at_home(tmp_path) == ["agent"]
+        assert (await one.down()).leftovers == ()
+        assert left_at_home(tmp_path) == []
+    async with session("two") as two:
+        assert (await two.down()).leftovers == (), "nothing is in the way any more"
+
+
+def left_at_home(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / ".hetero-tui").glob("*/*"))
+
+
 async def test_a_host_that_is_away_is_cleaned_when_it_is_back_also_after_it_left_the_inventory(
     machines: EmbeddedMachines,
 ):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hetero_tui import deadlines
 from hetero_tui.errors import BadAnswer, CommandFailed, DeadlineExceeded, HostError, Unreachable
+from hetero_tui.transport.ssh_command import SshCommand
 from tests.processes import ends
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30), max_size=6)
@@ -175,6 +178,39 @@ async def test_a_put_cut_midway_leaves_no_half_written_file(server, connect, tmp
     assert path.read_bytes() == b"old"
     with contextlib.suppress(Exception):
         await server.start()
+
+
+async def test_what_waits_for_input_ends_by_itself_where_the_laptop_has_vanished_without_a_word(
+    server, connect, tmp_path, monkeypatch
+):
+    async def nothing(*_: object) -> None:
+        """As if the connection were silent, which is all that the host sees of a laptop without power."""
+
+    monkeypatch.setattr(deadlines, "VANISHED", 1)
+    monkeypatch.setattr(SshCommand, "feed", nothing)
+    monkeypatch.setattr(SshCommand, "end", nothing)
+    transport = connect(server.host)
+    await transport.connect()
+    with pytest.raises(DeadlineExceeded):
+        await transport.put(b"new", str(tmp_path / "weights"), step="send", deadline=1)
+    stubborn = f"trap '' TERM; echo $$ > {tmp_path}/pid; cat"
+    with pytest.raises(DeadlineExceeded):
+        await transport.run(["sh", "-c", stubborn], step="send", deadline=1, stdin=b"new")
+    assert await asyncio.to_thread(ends, int((tmp_path / "pid").read_text()))
+    assert [path.name for path in tmp_path.glob("weights*")] == []
+
+
+async def test_a_command_with_input_leaves_no_process_and_its_end_is_told_as_that_of_another(server, connect):
+    transport = connect(server.host)
+    script = 'cat; echo $PPID; ps -A -o ppid=,pid= | grep -c "^ *$PPID "; kill -SEGV $$'
+    done = await transport.run(["sh", "-c", script], step="try", deadline=27, stdin=b"given\n")
+    given, parent, children = done.stdout.raw.split()
+    assert (given, done.exit_status) == ("given", -signal.SIGSEGV)
+    assert children == "2", "it and what ends it"
+    assert not psutil.pid_exists(int(parent))
+    assert [
+        one.info["cmdline"] for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "37"]
+    ] == []
 
 
 async def test_a_round_trip_is_a_few_milliseconds_on_this_computer(server, connect):

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from remote_agent.host import layout, node, process_table, processes, ray_command, supervision
+from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, teardown
 from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
 from tests.specs import give_certificate
 
@@ -361,6 +361,36 @@ def test_a_stop_lets_runs_save_first_and_works_without_any_record(folder, launch
     assert any(f"PID {unrecorded.pid}" in name for name in report.stopped)
     assert process_table.find_marked(folder) == ()
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "runs"]
+
+
+def test_a_stop_on_a_disk_that_became_read_only_ends_what_runs_and_says_what_it_could_not_remove(
+    folder, launched, monkeypatch
+):
+    launched("run-1", "import time; time.sleep(600)")
+    processes.write_private(layout.token_path(folder), TOKEN)
+
+    opened = os.open
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def only_reads(path: str, flags: int, *rest: object, **words: object) -> int:
+        if flags & os.O_CREAT:
+            refused()
+        return opened(path, flags, *rest, **words)
+
+    monkeypatch.setattr(os, "open", only_reads)
+    monkeypatch.setattr(Path, "touch", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert teardown.stop_runs(folder, 0.5).stopped == ("run-1",)
+    report = teardown.stop(folder, 0.5)
+    monkeypatch.undo()
+    assert process_table.find_marked(folder) == ()
+    assert [left.detail for left in report.leftovers] == [
+        f"{folder}/token could not be removed: {os.strerror(errno.EROFS)}"
+    ]
+    assert teardown.stop(folder).leftovers == ()
+    assert not layout.token_path(folder).exists()
 
 
 def test_a_specification_that_is_garbage_is_one_clear_report(agent):

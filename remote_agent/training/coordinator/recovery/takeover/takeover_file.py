@@ -109,7 +109,8 @@ class TakeoverFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a disk that has become read-only; that is said where the run needs it
+            self._path.unlink(missing_ok=True)
 
     def keep(self, session: Session) -> None:
         """Write the state if it changed.
