@@ -269,10 +269,10 @@ def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swe
         name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
     }
     found = dict(idle(values))
-    if code is not None and job.file is not None and not any(code.mentions(word) for word in _WHOLE):
+    if code is not None and job.file is not None and not any(word in code.words for word in _WHOLE):
         functions = outline(parsed(job.file, str(job.file))).functions(job.name)
         for name, function in ASKED_BY.items():
-            if function in functions and not code.mentions(name):
+            if function in functions and name not in code.words:
                 found[name] = not_asked_for(name)
     return found
 

@@ -37,6 +37,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent import job_settings, strategies
+from remote_agent.current_call import HERE
 from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
@@ -50,7 +51,6 @@ from remote_agent.training.user_code.sending import dumps as dumps
 from remote_agent.training.user_code.sending import loads as loads
 from remote_agent.training.user_code.user_errors import CREATING
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
-from remote_agent.whereabouts import HERE
 
 KEPT = "quantized"
 """Folder of four-bit models, in the cluster's folder on each host."""
@@ -73,11 +73,7 @@ class Job:
 
 
 def from_object(name: str, target: Any) -> Job:
-    """Make the job that ``target`` describes; see the module.
-
-    Raises:
-        JobError: a part is missing.
-    """
+    """Make the job that ``target`` describes, see the module; raises JobError if a part is missing."""
     if inspect.isclass(target):
         target = guard(CREATING, target)
     if hasattr(target, "model_factory") and hasattr(target, "data_loader"):
@@ -137,11 +133,7 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 
 def load(name: str, folder: Path) -> Job:
-    """Load the ready-made job of that name, or the job ``file.py:Name`` from ``folder``.
-
-    Raises:
-        JobError: there is no such job or file, or the file can't be imported.
-    """
+    """Load a ready-made job by name, or ``file.py:Name`` from ``folder``; raises JobError."""
     from remote_agent import jobs
 
     if ":" not in name:
@@ -187,11 +179,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
 
 
 def check(job: Job, config: TrainingConfig) -> None:
-    """Call the job's own ``check(config)``, on the coordinator's host.
-
-    Raises:
-        JobError: the check raised.
-    """
+    """Call the job's own ``check(config)`` on the coordinator's host; raises JobError if that raises."""
     own = getattr(job.factory, "check", None)
     if callable(own):
         guard("check", own, config)
@@ -201,8 +189,6 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
     """Make a model with the job's factory, on the CPU, after seeding torch's, numpy's and Python's random numbers.
 
     Args:
-        factory: the job's.
-        seed: of the random numbers.
         config: settings of adapters and four-bit weights; None: leave the model as the factory makes it.
 
     Raises:
@@ -264,11 +250,7 @@ def _kept_as(factory: Any, config: TrainingConfig | None) -> tuple[Path, str] | 
 
 
 def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Make the job's optimizer for ``model``; the default is AdamW.
-
-    Raises:
-        JobError: the factory raised, or returned something that is not an optimizer.
-    """
+    """Make the job's optimizer for ``model``, by default AdamW; raises JobError."""
     create = getattr(factory, "create_optimizer", None)
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -285,11 +267,7 @@ def has_scheduler(factory: Any) -> bool:
 
 
 def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: TrainingConfig) -> LRScheduler:
-    """Make the job's own scheduler over ``optimizer``.
-
-    Raises:
-        JobError: the factory raised, or returned something that is not a scheduler over it.
-    """
+    """Make the job's own scheduler over ``optimizer``; raises JobError if it is none over it."""
     scheduler = guard("create_scheduler", factory.create_scheduler, optimizer, config)
     if not isinstance(scheduler, LRScheduler):
         raise JobError(

@@ -275,7 +275,7 @@ def test_an_optimizers_step_draws_the_same_on_each_worker_without_a_stack_being_
 @pytest.mark.parametrize("apart", [1e-6, 0.2], ids=["rounding", "something of its own"])
 def test_steps_that_each_worker_makes_by_something_of_its_own_end_the_run(apart: float) -> None:
     """As from activations that a hook keeps: gradients are scaled on one worker alone, from the second step on."""
-    model, meeting = Model(torch.float32), MeetingPlace(ADDRESS)
+    model, meeting = Model(torch.float32), Rendezvous(ADDRESS)
     workers = dict(enumerate(Worker(model) for _ in range(WORKERS)))
     places: dict[int, GroupMembership] = dict(zip(workers, meeting.invite("abc"), strict=True))
     steps = [0]
