@@ -55,14 +55,14 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time to wait or an age, in its largest unit and rounded: ``8 s``, ``98 s``, ``38 min``, ``2 h 05``, ``3 d``.
+    """A time to wait or an age: ``8 s``, ``98 s``, and from 100 s on rounded, ``38 min``, ``2 h 05``, ``3 d``.
 
     Of what is over :func:`took` is said.
     """
     if seconds is None:
         return UNKNOWN
-    if seconds < 99.5:
-        return f"{max(0, round(seconds))} s"
+    if seconds < 100:
+        return f"{max(0, int(seconds))} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.state import HostView, State
+from hetero_tui.state import HostView, RunView, State
+from hetero_tui.ui.draw.phases import how_it_starts
 from hetero_tui.ui.keys import without
 from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.view import View
@@ -32,12 +33,19 @@ def refusal(action: str, view: View, run: str | None = None) -> str | None:
     if action == UP and state.cluster_state is ClusterState.UP:
         return "The cluster is up on every machine already."
     if action == TRAIN and live and state.run is not None:
-        return f"{state.run.run} is still training.{view.press(stop='to stop it first')}"
+        return f"{_still(state.run)}{view.press(stop='to stop it first')}"
     if action == RESUME and live and state.run is not None:
-        return f"{state.run.run} is still training."
+        return _still(state.run)
     if action == RESUME and run is not None and _stands(view, run) is RunState.FINISHED:
         return f"{run} is finished.{view.press(train='to train anew')}"
     return None
+
+
+def _still(run: RunView) -> str:
+    """What a run that goes on does: not every one trains."""
+    if run.state is RunState.STOPPING:
+        return f"{run.run} is stopping."
+    return f"{run.run} is {how_it_starts(run) if run.is_starting else 'still training'}."
 
 
 def _stands(view: View, run: str) -> RunState | None:

@@ -10,7 +10,7 @@ import pytest
 from hetero_tui import events
 from hetero_tui.fold import apply
 from hetero_tui.intents import LoggedLine
-from hetero_tui.ui import train_form
+from hetero_tui.ui import guards, train_form
 from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
@@ -179,6 +179,22 @@ async def test_only_where_there_is_a_curve_its_keys_are_offered(scenario: str, o
         await pilot.press("2")
         await pilot.pause()
         assert ("smooth" in keys_of(app)) is offered
+
+
+@pytest.mark.parametrize(
+    ("scenario", "word", "said"),
+    [
+        ("training", RunState.RUNNING, "text-7f3 is still training."),
+        ("training", RunState.STOPPING, "text-7f3 is stopping."),
+        ("starting", RunState.STARTING, "text-7f3 is starting."),
+    ],
+)
+def test_a_run_that_does_not_train_is_not_said_to_train(scenario: str, word: RunState, said: str, scenarios) -> None:
+    state = getattr(scenarios, scenario)()
+    state = replace(state, run=replace(state.run, state=word))
+    view = View(state=state, busy="", now=scenarios.NOW, zone=None, palette=DARK, inventory_path="")
+    for action in (guards.TRAIN, guards.RESUME):
+        assert guards.refusal(action, view).startswith(said)
 
 
 async def test_a_run_that_ended_while_its_stop_is_asked_is_said_to_have_ended(scenarios, open_app) -> None:

@@ -134,7 +134,7 @@ def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
         phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain.strip()
         for later in (0.0, 1.0, 5.0, 60.0)
     ]
-    late = "longer than usual; then about 4 s to the first step"
+    late = "longer than usual; then about 3 s to the first step"
     assert said == ["first step in about 6 s", "first step in about 5 s", late, late]
 
 

@@ -206,7 +206,15 @@ def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"), [(0.3, "30% of its"), (2.0, "200% of its"), (9.99, "999% of its"), (57.4, "57 times its")]
+    ("ratio", "said"),
+    [
+        (0.3, "30% of its"),
+        (1.99, "199% of its"),
+        (2.0, "2 times its"),
+        (9.99, "10 times its"),
+        (57.4, "57 times its"),
+        (1900.0, "1,900 times its"),
+    ],
 )
 def test_a_changed_speed_is_told_in_percent_or_as_a_number_of_times(ratio: float, said: str) -> None:
     assert pace("b/cpu", ratio) == f"b/cpu runs at {said} speed"
