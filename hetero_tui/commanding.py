@@ -65,9 +65,7 @@ async def named(session: Session, output: Output, run: str | None) -> str:
         return run
     name, others = await session.newest()
     if others:
-        output.say(
-            f"{name} is the newest run; {' and '.join(others)} {'is' if len(others) == 1 else 'are'} under way, too"
-        )
+        output.say(f"{name} is the newest run; also under way: {', '.join(others)}")
     return name
 
 

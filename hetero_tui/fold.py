@@ -95,15 +95,13 @@ def apply(state: State, event: Event) -> State:
             return _logged(state, event.time, event.level, text)
 
 
-def _logged(
-    state: State, time: float, level: Level, text: str, is_routine: bool = False, is_data: bool = False
-) -> State:
+def _logged(state: State, time: float, level: Level, text: str, routine: bool = False, data: bool = False) -> State:
     before = state.log
     number = before[-1].number + 1 if before else 1
-    if is_routine and before and before[-1].is_routine:
+    if routine and before and before[-1].is_routine:
         before = before[:-1]
     text = one_line(text, WHOLE)
-    line = LogLine(time=time, level=level, text=text, number=number, is_routine=is_routine, is_data=is_data)
+    line = LogLine(time=time, level=level, text=text, number=number, is_routine=routine, is_data=data)
     return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
 
 

@@ -92,7 +92,7 @@ class Serves:
 async def test_requests_that_are_shown_for_a_served_model_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     body = """{"prompt": "it's"}"""
     session = cast("Session", Serves({"/generate": body}))
-    assert await commanding.serve(session, Output(), None, "", 0, "") == FAILED
+    assert await commanding.serve(session, Output(), None, "", 0, "", protocol.Choice.NEWEST) == FAILED
     said = capsys.readouterr()
     _, predict, generate = said.out.splitlines()
     begin = ["curl", "-H", "Authorization: Bearer secret"]

@@ -189,10 +189,7 @@ class LiveFleet:
         self.emit(changed_by(error, error.host))
 
     def alone(self, command: str, hosts: Collection[str] | None = None) -> AbstractAsyncContextManager[None]:
-        """Lock the cluster against other commands; reports the command for which this one has to wait.
-
-        ``hosts`` are the hosts to lock, if some are known not to answer; None: all.
-        """
+        """Lock these hosts (None: all) against other commands; reports the command for which this one has to wait."""
 
         def waiting(text: str) -> None:
             self.emit(events.Notice(level=events.Level.INFO, text=text))
@@ -215,15 +212,14 @@ class LiveFleet:
         """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
 
         Raises:
-            ClusterError: another inventory's cluster has this name, and was not taken down; with ``if_all``: and has
-                all of this inventory's machines.
+            ClusterError: another inventory's cluster that is up has this name (``if_all``: and all of the machines).
         """
         if if_all and self._apart():
             return
         for entry in self.ledger.others():
             cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
-            hint = "give this inventory's cluster a name of its own (`cluster: {name: ...}`),"
-            hint += f" or run `hetero-tui --inventory {shlex.quote(entry.inventory)} down` first"
+            down = f"`hetero-tui --inventory {shlex.quote(entry.inventory)} down`"
+            hint = f"give this inventory's cluster a name of its own (`cluster: {{name: ...}}`), or run {down} first"
             raise ClusterError(cause, step="ledger", hint=hint)
 
     def _apart(self) -> tuple[Host, ...]:
@@ -300,10 +296,9 @@ class LiveFleet:
                 self.environments.intend(entry.host, PURGE)
         waiting = self._waiting()
         hosts = {host: self.transports[host.name] for host in self._apart()}
-        for host in self.inventory.hosts:
-            if host not in hosts:
-                text = f"it is in the cluster {self.cluster} of another inventory, so it stays as it is"
-                self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
+        for host in (each for each in self.inventory.hosts if each not in hosts):
+            text = f"it is in the cluster {self.cluster} of another inventory, so it stays as it is"
+            self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
         gone = self._open_former([*self.ledger.entries(), *waiting.values()])
         wanted = [host for host in (*hosts, *gone) if purge or place_of(host) in waiting]
         wishes = {host: None if purge else time.time() - waiting[place_of(host)].time for host in wanted}

@@ -170,7 +170,7 @@ async def test_what_can_not_be_served_is_one_line(machine: tuple[Transport, str,
         await place_of(cluster, transports, "empty", "")
     with pytest.raises(UsageError, match=f"-> --host {transport.host}"):
         await place_of(cluster, transports, "trained", "other")
-    with pytest.raises(RunError, match="cuda:77 can't be used"):
+    with pytest.raises(RunError, match="it has no device 'cuda:77' -> --device cpu"):
         async with serving(transport, cluster, "trained", device="cuda:77"):
             pass
 

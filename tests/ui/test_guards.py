@@ -67,7 +67,7 @@ def test_a_run_on_the_screen_says_itself_where_it_stands() -> None:
 def test_what_has_no_run_can_neither_leave_nor_come_back() -> None:
     for state in (scenarios.up(), scenarios.finished()):
         assert drain_refusal(view(state), "nas") == "No run is going on, so there is nothing to leave."
-        assert back_refusal(view(state), "nas") == "No run is going on. Press t to train, or r to resume one."
+        assert back_refusal(view(state), "nas") == "No run is going on. Press t to train."
 
 
 def test_a_host_that_takes_part_needs_not_be_brought_back() -> None:
