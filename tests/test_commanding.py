@@ -56,8 +56,8 @@ async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.Capture
     ("others", "said"),
     [
         ((), ""),
-        (("text-1",), "text-2 is the newest run; text-1 is under way, too\n"),
-        (("a", "b"), "text-2 is the newest run; a and b are under way, too\n"),
+        (("text-1",), "text-2 is the newest run; also under way: text-1\n"),
+        (("a", "b"), "text-2 is the newest run; also under way: a, b\n"),
     ],
 )
 async def test_a_command_without_a_runs_name_says_which_it_takes_where_several_are_under_way(
