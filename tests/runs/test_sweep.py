@@ -237,7 +237,7 @@ def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
 
 
 def test_a_range_of_more_whole_numbers_than_can_be_listed_is_a_range() -> None:
-    search = read_sweep("digits", ["warmup_steps=0..1e30"], 5).search
+    search = read_sweep("digits", ["warmup_steps=0..1e12"], 5).search
     assert search is not None
     assert search.trials == 5
     assert len({row["warmup_steps"] for row in search.values()}) == 5
