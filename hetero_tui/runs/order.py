@@ -260,22 +260,18 @@ def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swe
     """Of the settings of a sweep's trials those that have no effect for sure, and why.
 
     Raises:
-        OrderError: a file of the job's can't be read.
+        OrderError: the job's file can't be read.
     """
     values = {
         name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
     }
     found = dict(idle(values))
-    if code is not None and job.file is not None and not any(code.mentions(word) for word in _WHOLE):
-        functions = outline(parsed(job.file, str(job.file))).functions(job.name)
+    if job.file is not None:
+        text = outline(parsed(job.file, str(job.file)))
         for name, function in ASKED_BY.items():
-            if function in functions and not code.mentions(name):
+            if text.leaves_out(job.name, function, name):
                 found[name] = not_asked_for(name)
     return found
-
-
-_WHOLE = ("asdict", "vars", "getattr", "__dict__", "fields")
-"""What reads a setting that the text does not name."""
 
 
 def own_hints(job: Job) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts
 
 def test_a_setting_that_the_jobs_files_may_read_is_left_to_the_host(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
-    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']"):
+    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']", "library.rate(config)"):
         file.write_text(FIXED.format(rate=rate))
         assert read_sweep(f"{file}:Job", ["learning_rate=1e-4..1"], 5).search is not None
     assert read_sweep("digits", ["lora_rank=2,4", "lora_alpha=1..9"], 5).search is not None
