@@ -54,6 +54,9 @@ CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 GOALS = ("num_iterations", "epochs")
 """Settings that say how long a run is."""
 
+OF_VALIDATION = ("evaluate_every", "keep_best", "early_stopping")
+"""Settings that need validation data."""
+
 WHEN_RESUMED = (
     *GOALS,
     *("learning_rate", "schedule", "warmup_steps", "clip_norm"),

@@ -127,6 +127,9 @@ def read_order(
     mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
+    if found.name and has_no_validation(found, code):
+        read = fields.values_of(wanted, None)
+        mistakes += [f"--set {name}={wanted[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in FOR_SCRIPTS
@@ -135,6 +138,26 @@ def read_order(
     if mistakes:
         raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
     return Order(found, wanted, code)
+
+
+NO_VALIDATION = "the job has no validation data, as create_validation_data() gives it"
+
+
+def has_no_validation(job: Job, code: Code | None) -> bool:
+    """Whether a job has no validation data for sure: nothing that is sent with it mentions any, or it is a ready job.
+
+    Raises:
+        OrderError: a file of the job's can't be read.
+    """
+    if job.file is None:
+        return b"create_validation_data" not in ready_file(job).read_bytes()
+    names = ("create_validation_data", "validation_data")
+    return code is not None and not job.is_open and not any(code.mentions(name) for name in names)
+
+
+def ready_file(job: Job) -> Path:
+    """The file of a ready job."""
+    return Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
 
 
 def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
@@ -243,7 +266,7 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     Raises:
         OrderError: the file can't be read.
     """
-    file = job.file or Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
+    file = job.file or ready_file(job)
     configs = outline(parsed(file, str(file))).configs
     return configs[0][1] if len(configs) == 1 else {}
 
