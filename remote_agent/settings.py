@@ -57,6 +57,9 @@ CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 GOALS = ("num_iterations", "epochs")
 """Settings that say how long a run is."""
 
+OF_VALIDATION = ("evaluate_every", "keep_best", "early_stopping")
+"""Settings that need validation data."""
+
 WHEN_RESUMED = (
     *GOALS,
     *("learning_rate", "schedule", "warmup_steps", "clip_norm"),
@@ -65,8 +68,12 @@ WHEN_RESUMED = (
 )
 """Settings that may differ when a run goes on. The others are of its model, its order of the samples or its state."""
 
-Count = Annotated[int, Range(least=1)]
-Whole = Annotated[int, Range(least=0)]
+MOST = 10**12
+"""Of steps, samples and the like: without an end for any run, and events can still carry what follows from it."""
+
+Count = Annotated[int, Range(least=1, most=MOST)]
+Whole = Annotated[int, Range(least=0, most=MOST)]
+Passes = Annotated[int, Range(least=0, most=10**6)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
 
@@ -192,7 +199,7 @@ class TrainingConfig:
     """
 
     num_iterations: Count = 100
-    epochs: Whole = 0
+    epochs: Passes = 0
     batch_size: Whole = 0
     micro_batch: Whole = 0
     in_flight: Whole = 0

@@ -20,7 +20,9 @@ from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
 from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.events import RunChanged, RunProgressed
+from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fold import apply
+from hetero_tui.inventory import Host
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.runs.serving import Service
@@ -269,3 +271,16 @@ def test_options_that_can_not_be_meant_are_refused_before_anything_is_contacted(
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     assert said in done.stderr
     assert "refused the connection" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["runs", "status"])
+def test_hosts_that_were_taken_out_of_the_inventory_are_named_while_something_may_run_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("cluster: {name: lab}\nhosts:\n")
+    Ledger("lab").intend(Host(name="gone", connection="local"), "node")
+    done = CliRunner().invoke(application, ["-i", str(inventory), command])
+    said = "hetero-tui: something of ours may still be on gone (this computer), which the inventory no longer has"
+    assert f"{said} -> `hetero-tui down` takes it away" in done.stderr, done.output

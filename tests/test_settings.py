@@ -147,6 +147,18 @@ def test_a_value_of_another_kind_or_out_of_range_is_refused(name: str, value: An
     assert str(caught.value).startswith(f"{name}=")
 
 
+@pytest.mark.parametrize(
+    "name", ["num_iterations", "epochs", "batch_size", "micro_batch", "warmup_steps", "local_steps"]
+)
+def test_a_number_that_events_could_not_carry_is_refused(name: str) -> None:
+    """`epochs=1e23` made a run whose host was not listed any more, as its answer had a number of more than 64 bits."""
+    (mistake,) = settings.check({name: "9" * 23})
+    assert "at most 1e+" in mistake
+    most = 10**6 if name == "epochs" else 10**12
+    assert settings.check({name: str(most)}) == ()
+    assert most * 10**6 < 2**63, "steps of that many passes over that much data can be told"
+
+
 def test_every_mistake_of_a_script_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(

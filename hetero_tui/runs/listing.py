@@ -151,9 +151,9 @@ async def live_run(
     return next(reversed(await live_runs(cluster, transports, failed)), None)
 
 
-def beside(found: Sequence[tuple[str, protocol.RunSummary]], run: str = "") -> str:
-    """What to know before a run starts beside others that are under way; "": there is none but ``run`` itself."""
-    live = [summary.id for _, summary in found if not summary.state.final and summary.id != run]
+def beside(found: Sequence[tuple[str, protocol.RunSummary]]) -> str:
+    """What to know before a run starts beside those that are under way; "": there is none."""
+    live = [summary.id for _, summary in found if not summary.state.final]
     if not live:
         return ""
     are, end = (

@@ -126,6 +126,9 @@ def read_order(
     mistakes += [f"--set {mistake}" for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
+    if found.name and has_no_validation(found, code):
+        read = fields.values_of(wanted, None)
+        mistakes += [f"--set {name}={wanted[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in sorted(fields.FOR_SCRIPTS)
@@ -141,6 +144,26 @@ def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping
     known = (*own, *fields.names())
     names = {name: kinds.spelt_out(name, known) for name in wanted}
     return {name if names[name] in wanted else names[name]: value for name, value in wanted.items()}
+
+
+NO_VALIDATION = "the job has no validation data, as create_validation_data() gives it"
+
+
+def has_no_validation(job: Job, code: Code | None) -> bool:
+    """Whether a job has no validation data for sure: nothing that is sent with it mentions any, or it is a ready job.
+
+    Raises:
+        OrderError: a file of the job's can't be read.
+    """
+    if job.file is None:
+        return b"create_validation_data" not in ready_file(job).read_bytes()
+    names = {"create_validation_data", "validation_data"}
+    return code is not None and not job.is_open and not names & code.words
+
+
+def ready_file(job: Job) -> Path:
+    """The file of a ready job."""
+    return Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
 
 
 def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
@@ -246,7 +269,7 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     Raises:
         OrderError: the file can't be read.
     """
-    file = job.file or Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
+    file = job.file or ready_file(job)
     configs = outline(parsed(file, str(file))).configs
     return configs[0][1] if len(configs) == 1 else {}
 
@@ -263,22 +286,18 @@ def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swe
     """Of the settings of a sweep's trials those that have no effect for sure, and why.
 
     Raises:
-        OrderError: a file of the job's can't be read.
+        OrderError: the job's file can't be read.
     """
     values = {
         name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
     }
     found = dict(idle(values))
-    if code is not None and job.file is not None and not any(word in code.words for word in _WHOLE):
-        functions = outline(parsed(job.file, str(job.file))).functions(job.name)
+    if job.file is not None:
+        text = outline(parsed(job.file, str(job.file)))
         for name, function in ASKED_BY.items():
-            if function in functions and name not in code.words:
+            if text.leaves_out(job.name, function, name):
                 found[name] = not_asked_for(name)
     return found
-
-
-_WHOLE = ("asdict", "vars", "getattr", "__dict__", "fields")
-"""What reads a setting that the text does not name."""
 
 
 def own_hints(job: Job) -> dict[str, Any]:

@@ -96,15 +96,28 @@ class Outline:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ), False
 
-    def functions(self, name: str) -> frozenset[str]:
-        """Members that the class of a job has for sure, or of the model factory of a DistributedTrainer."""
+    def leaves_out(self, name: str, function: str, setting: str) -> bool:
+        """Whether a job's own function with ``(..., config)`` is there, and for sure does not read this setting.
+
+        The job is a class, or a DistributedTrainer, whose model factory has the function.
+        """
         value = self._made(self.values.get(name))
         if isinstance(value, ast.Call) and _last_name(value.func) == TRAINER:
             factory = next((word.value for word in value.keywords if word.arg == "model_factory"), None)
             value = self.values.get(factory.id) if isinstance(factory, ast.Name) else factory
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
             value = self.values.get(value.func.id)
-        return frozenset(self._members(value, frozenset())[0]) if isinstance(value, ast.ClassDef) else frozenset()
+        own = [node for node in getattr(value, "body", ()) if isinstance(value, ast.ClassDef)]
+        found = [node for node in own if isinstance(node, ast.FunctionDef) and node.name == function]
+        if len(found) != 1 or found[0].decorator_list or found[0].args.vararg or found[0].args.kwarg:
+            return False
+        config = [node.arg for node in found[0].args.args][-1:]
+        reads = [node for node in ast.walk(found[0]) if isinstance(node, ast.Attribute)]
+        read = {node.attr for node in reads if isinstance(node.value, ast.Name) and node.value.id in config}
+        count = sum(isinstance(node.value, ast.Name) and node.value.id in config for node in reads)
+        # Where it is handed on, others may read it.
+        is_handed_on = count < sum(isinstance(node, ast.Name) and node.id in config for node in ast.walk(found[0]))
+        return not is_handed_on and setting not in read
 
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""

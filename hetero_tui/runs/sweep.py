@@ -15,8 +15,10 @@ from typing import Any, get_args, get_origin
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
 from hetero_tui.runs.order import (
+    NO_VALIDATION,
     Job,
     Order,
+    has_no_validation,
     misspelt,
     own_hints,
     parse_job,
@@ -131,6 +133,9 @@ def read_sweep(
             wrong += [f"--param {text}: has no effect: {why}"] if why and not said else []
     if fields.values_of(given, None).get("shards", 0) > 1:
         mistakes.append(f"--set shards={given['shards']}: {NOT_SWEPT['shards']}")
+    if order is not None and has_no_validation(order.job, order.code):
+        wrong += [f"--param {name}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if name in found]
+        mistakes += [f"--by {metric}: {NO_VALIDATION}"] if goal.metric != "loss" else []
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:

@@ -86,7 +86,6 @@ def test_a_stop_of_a_run_that_is_over_says_so_and_what_is_under_way(run: str | N
 def test_a_run_that_starts_beside_others_is_said_to_share_the_machines_with_them() -> None:
     over, live = told("a", "stopped", head="a", run="text-1"), told("a", "running", head="a", run="text-2")
     assert beside([over]) == ""
-    assert beside([live], "text-2") == ""
     said = "text-2 is under way on these machines, too: each run makes the others slower -> `hetero-tui stop text-2`"
     assert beside([over, live]) == f"{said} ends it"
     assert beside([live, told("a", "starting", head="a", run="sweep-3")]).startswith("text-2 and sweep-3 are under way")

@@ -175,7 +175,7 @@ def test_a_setting_that_a_default_contradicts_is_refused_where_no_other_value_ca
         for pair, said in (("quantize=nf4", "set lora_rank=16"), ("early_stopping=3", "needs keep_best=METRIC")):
             with pytest.raises(OrderError, match=said):
                 read_order(job, [pair])
-    file.write_text(f"{PLAIN}    config = TrainingConfig(keep_best='loss')\n")
+    file.write_text(f"{PLAIN}    config = TrainingConfig(keep_best='loss')\n    create_validation_data = print\n")
     assert read_order(f"{file}:Job", ["early_stopping=3"]).settings == {"early_stopping": "3"}
 
 
@@ -329,3 +329,21 @@ def test_settings_of_scripts_are_not_proposed_for_a_run_on_the_fleet() -> None:
     with pytest.raises(OrderError) as refused:
         read_order("digits", ["num_gpu_worker=1"])
     assert "did you mean 'num_gpu_workers'" not in str(refused.value)
+
+
+@pytest.mark.parametrize("pair", ["evaluate_every=10", "keep_best=val_loss", "early_stopping=3"])
+def test_a_setting_that_needs_validation_data_is_refused_where_the_job_has_none_for_sure(file: Path, pair: str) -> None:
+    both = [pair, "keep_best=val_loss"]
+    for job, text in (("digits", ""), ("text", ""), (f"{file}:Job", PLAIN)):
+        file.write_text(text)
+        with pytest.raises(OrderError, match=f"--set {pair}: the job has no validation data"):
+            read_order(job, both)
+    for text in (
+        f"{PLAIN}    def create_validation_data(self): ...\n",
+        f"from base import *\n{PLAIN}",
+        "from base import *\n",
+    ):
+        file.write_text(text.replace("class Job:", "class Job(Base):") if "base" in text else text)
+        assert pair.partition("=")[0] in read_order(f"{file}:Job", both).settings
+    file.write_text(PLAIN)
+    assert read_order(f"{file}:Job", ["evaluate_every=0"]).settings == {"evaluate_every": "0"}

@@ -188,7 +188,7 @@ def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts
 
 def test_a_setting_that_the_jobs_files_may_read_is_left_to_the_host(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
-    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']"):
+    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']", "library.rate(config)"):
         file.write_text(FIXED.format(rate=rate))
         assert read_sweep(f"{file}:Job", ["learning_rate=1e-4..1"], 5).search is not None
     assert read_sweep("digits", ["lora_rank=2,4", "lora_alpha=1..9"], 5).search is not None
@@ -200,7 +200,10 @@ def test_a_sweep_without_parameters_is_refused() -> None:
 
 
 def test_a_sweep_is_an_order_that_is_carried_out_as_a_script(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text("class Job:\n def create_model(self): ...\n def create_data(self): ...\n")
+    job = (
+        "class Job:\n def create_model(self): ...\n def create_data(self): ...\n create_validation_data = create_data\n"
+    )
+    (tmp_path / "job.py").write_text(job)
     order = read_sweep(
         str(tmp_path / "job.py"), ["learning_rate=1e-4..1e-2:log"], 20, "max:score", ["num_iterations=50", "seed=7"]
     )
@@ -237,7 +240,7 @@ def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
 
 
 def test_a_range_of_more_whole_numbers_than_can_be_listed_is_a_range() -> None:
-    search = read_sweep("digits", ["warmup_steps=0..1e30"], 5).search
+    search = read_sweep("digits", ["warmup_steps=0..1e12"], 5).search
     assert search is not None
     assert search.trials == 5
     assert len({row["warmup_steps"] for row in search.values()}) == 5
@@ -281,8 +284,16 @@ def test_a_sweep_whose_trials_were_to_have_several_shards_is_refused() -> None:
     assert read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=1"]).search is not None
 
 
-def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts() -> None:
+def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    job = "class Job:\n def create_model(self): ...\n def create_data(self): ...\n"
+    file = tmp_path / "job.py"
+    file.write_text(f"{job} create_validation_data = create_data\n")
     with pytest.raises(OrderError, match="early_stopping=1: needs keep_best=METRIC"):
-        read_sweep("digits", ["early_stopping=1,2"], 5)
-    assert read_sweep("digits", ["early_stopping=1,2"], 5, pairs=["keep_best=val_loss"]).search is not None
-    assert read_sweep("digits", ["early_stopping=1,2", "keep_best=val_loss,max:x"], 5).search is not None
+        read_sweep(str(file), ["early_stopping=1,2"], 5)
+    assert read_sweep(str(file), ["early_stopping=1,2"], 5, pairs=["keep_best=val_loss"]).search is not None
+    assert read_sweep(str(file), ["early_stopping=1,2", "keep_best=val_loss,max:x"], 5).search is not None
+    file.write_text(job)
+    with pytest.raises(OrderError) as refused:
+        read_sweep(str(file), ["evaluate_every=5,10"], 5, metric="max:score")
+    said = "the job has no validation data, as create_validation_data() gives it"
+    assert refused.value.mistakes == (f"--by max:score: {said}", f"--param evaluate_every: {said}")

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from remote_agent.goals import Goal
+from remote_agent.settings import OF_VALIDATION
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
@@ -57,7 +58,7 @@ def of_job(request: Request, config: TrainingConfig) -> Validation | None:
         JobError: it can't be used, or there is none but the configuration needs it.
     """
     if request.job.create_validation is None:
-        wanted = [name for name in ("evaluate_every", "keep_best", "early_stopping") if getattr(config, name)]
+        wanted = [name for name in OF_VALIDATION if getattr(config, name)]
         if wanted:
             raise JobError(
                 f"{wanted[0]}={getattr(config, wanted[0])}: the job has no validation data",
