@@ -61,7 +61,7 @@ def look(
     one = see(0, count, 1)
     refuse_own_backward(model)
     data, others = batches.unlike(computer, indices, taken)
-    said = (others,) if others else ()
+    said: tuple[str, ...] = (others,) if others else ()
     kept = held_values.reached(owner, model)
     other = see(0, count, 2)
     hidden = held_values.changed(kept, held_values.reached(owner, model))
