@@ -248,7 +248,7 @@ class LossWatch:
                         self._model.eval()
                     part = computer.probe(own.indices[begin:end], computer.seed, own.begin + begin)
                     total = part.value * (1.0 if computer.summed else part.factor)
-                    given = torch.autograd.grad(total, parameters, allow_unused=True)
+                    given: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True)
                 numbers = [
                     flat.some(torch.zeros_like(each) if its is None else its, SOME)
                     for each, its in zip(parameters, given, strict=True)
