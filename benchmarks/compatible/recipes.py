@@ -179,7 +179,6 @@ class Meter:
 class LossMeter(Case):
     """A meter of the loss, which loss updates, and prints now and then: nothing goes by it."""
 
-    notice = "loss adds up self.meter"
     quick = True
 
     def __init__(self) -> None:
@@ -198,7 +197,7 @@ class LossMeter(Case):
 class LossMeterObeyed(LossMeter):
     """The same, where a term begins once the mean is low."""
 
-    expect, says, notice, quick = "refused", "self.meter", "", False
+    expect, says, quick = "refused", "self.meter", False
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
         loss = super().loss(model, batch)

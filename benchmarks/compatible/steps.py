@@ -58,7 +58,7 @@ class StepByLastLoss(Case):
         model.last = torch.ones(())
         return model
 
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: Any, config: TrainingConfig) -> torch.optim.Optimizer:
         made = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
 
         def scale(*unused: object) -> None:

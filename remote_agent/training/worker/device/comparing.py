@@ -129,6 +129,15 @@ def adds_up(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient,
     )
 
 
+def is_sum(whole: Gradient, left: Gradient, right: Gradient) -> bool:
+    """Whether a gradient, which is not 0, is for certain the sum of its parts' gradients."""
+    differ, norms = _apart(whole, left, right), _norms(whole, left, right)
+    size = math.hypot(*norms)
+    return size > 0 and all(
+        off <= GRADIENT_TOLERANCE * norm + GRADIENT_NOISE * size for off, norm in zip(differ, norms, strict=True)
+    )
+
+
 def apart(whole: Gradient, left: Gradient, right: Gradient, rounded: Gradient, coarse: float) -> float:
     """How far a gradient that :func:`adds_up` is from doing so, as a part of its norm; 0: as far as rounding does."""
     size = math.hypot(*_norms(whole, left, right))

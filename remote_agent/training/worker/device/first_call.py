@@ -8,6 +8,7 @@ call would have been the first one. A cache (a mask, a table of positions) is th
 from __future__ import annotations
 
 import functools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from remote_agent.training.shared.findings import FIRST
 from remote_agent.training.user_code import job_values
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.comparing import Seen, is_same
+
+LOG = logging.getLogger(__name__)
 
 MOST_ENTRIES, MOST_NUMBERS = 100_000, 10_000_000
 """Of a container, and of all tensors and arrays together, that are kept; what has more is data."""
@@ -71,6 +74,9 @@ def set_by_first(
         part()
         by_part = held()
         second = whole()
+    except Exception as error:  # noqa: BLE001 - whatever the job's code raises that was begun again
+        LOG.info("what the first call sets is not known: %s", error)
+        return ""
     finally:
         now.put_back()
     if is_same(first, second) and all(torch.allclose(first.state[n], each) for n, each in second.state.items()):
@@ -106,7 +112,7 @@ def _backs(owner: object, model: nn.Module, data: Sequence[object]) -> Iterator[
         else:
             space = value if isinstance(value, dict) else vars(value)
             if len(space) <= MOST_ENTRIES:
-                kept = {name: each for name, each in space.items() if name not in held_values.OF_TORCH}
+                kept = {name: each for name, each in tuple(space.items()) if name not in held_values.OF_TORCH}
                 yield functools.partial(_restore, space, kept)
     yield from _backs_of_variables(owner, model)
 
@@ -144,6 +150,19 @@ def _refill(values: list[Any] | deque[Any], before: list[Any]) -> None:
 
 
 def _restore(space: MutableMapping[Any, Any], before: dict[Any, Any]) -> None:
-    for name in [each for each in space if each not in before and each not in held_values.OF_TORCH]:
-        del space[name]
-    space.update(before)
+    for name, value in tuple(space.items()):
+        if name in held_values.OF_TORCH or not _is_plain(value):  # a file or a connection would be opened again
+            continue
+        if name in before:
+            space[name] = before[name]
+        else:
+            del space[name]
+    space.update({name: value for name, value in before.items() if name not in space})
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it holds numbers, as far as can be told, and is no resource."""
+    return value is None or isinstance(value, _PLAIN) or held_values.is_own(value)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, deque, Tensor, np.ndarray, np.generic)

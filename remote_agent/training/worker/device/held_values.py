@@ -241,10 +241,10 @@ def objects(*holders: object, depth: int = 2) -> Iterator[Any]:
             yield value
             continue
         if isinstance(value, list | deque):
-            inside: Iterator[Any] = islice(value, MOST_ENTRIES)
+            inside = list(value)[:MOST_ENTRIES]
         elif isinstance(value, dict) or is_own(value):
             space = value if isinstance(value, dict) else vars(value)
-            inside = (each for name, each in islice(space.items(), MOST_ENTRIES) if name not in OF_TORCH)
+            inside = [each for name, each in list(space.items())[:MOST_ENTRIES] if name not in OF_TORCH]
         else:
             continue
         yield value

@@ -28,7 +28,7 @@ from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import PartLoss, mean_of
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
-from remote_agent.training.worker.device.comparing import CLEAR, FINE, follows
+from remote_agent.training.worker.device.comparing import CLEAR, FINE, follows, is_sum
 from remote_agent.training.worker.device.norms import running_statistics
 from remote_agent.training.worker.device.untouched import rounded, untouched
 
@@ -159,7 +159,7 @@ class LossWatch:
         if fits:
             return
         whole, parts = first
-        if self._differ([first, again, *drawn]):
+        if self._differ([first, again, *drawn]) and not self._gradients_add_up(computer, own, count):
             kind = "sum" if computer.summed else "mean"
             raise JobError(
                 f"{at}: the loss of {named} is {whole:.6g}, and the {kind} of its halves' losses {parts:.6g}: it"
@@ -233,6 +233,29 @@ class LossWatch:
         apart = max(min(wholes) - max(parts), min(parts) - max(wholes))
         spread = max(max(wholes) - min(wholes), max(parts) - min(parts))
         return apart > max(self._most(*wholes, *parts), CERTAIN * spread)
+
+    def _gradients_add_up(self, computer: Computes, own: Slice, count: int) -> bool:
+        """Whether the gradient of the first ``count`` samples of a slice is the sum of their halves' gradients.
+
+        A loss may be nothing but rounding, where parts of it cancel: a critic's, that of a policy's advantages.
+        """
+        parameters, middle, found = list(flat.trained(self._model).values()), count // 2, []
+        try:
+            for begin, end in ((0, count), (0, middle), (middle, count)):
+                with untouched(self._model, computer.device, computer.changing):
+                    if self._evaluating:
+                        self._model.eval()
+                    part = computer.probe(own.indices[begin:end], computer.seed, own.begin + begin)
+                    total = part.value * (1.0 if computer.summed else part.factor)
+                    given: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True)
+                numbers = [
+                    flat.some(torch.zeros_like(each) if its is None else its, SOME)
+                    for each, its in zip(parameters, given, strict=True)
+                ]
+                found.append([each.cpu().to(torch.complex128) for each in numbers])
+        except Exception:  # noqa: BLE001 - whatever the job's code raises; the losses differ in any case
+            return False
+        return is_sum(*found)
 
     def _seen(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> list[_Seen]:
         """What the first ``count`` samples of a slice give together, and what each half of them gives.

@@ -213,3 +213,54 @@ def test_what_was_held_is_put_back_wherever_it_lies() -> None:
     assert "later" not in vars(owner)
     assert owner.beside.count == 1
     assert model.table is None
+
+
+class Opened:
+    """Reads rows, and can be opened once only; it is of a library's class."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        type(self).count += 1
+        assert self.count == 1, "it is open already"
+        self.rows = torch.randn(12, 3)
+
+
+Opened.__module__ = "torch.storage"
+
+
+class Lazy(Samples):
+    """Opens its file when the first sample is taken."""
+
+    file: Opened | None = None
+
+    def __getitem__(self, index: int) -> Tensor:
+        if self.file is None:
+            self.file = Opened()
+        return self.file.rows[index]
+
+
+class Once(Net):
+    """Makes its table once, and raises if that is to be done again."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Any:
+        if self.table is None:
+            Once.made += 1
+            assert Once.made == 1, "it was made before"
+            self.table = torch.ones(3)
+        return self.net(x * self.table)
+
+
+def test_what_is_opened_once_is_not_opened_again_and_what_fails_when_begun_again_is_used() -> None:
+    torch.manual_seed(0)
+    measured(Net().train(), _OfNet(), Lazy(of_all=True))
+    assert Opened.count == 1
+    model = Once().train()
+    measured(model)
+    assert model.table is not None

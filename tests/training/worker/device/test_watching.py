@@ -343,3 +343,24 @@ def test_state_that_is_no_mean_over_parts_ends_the_run_also_where_it_begins_to_c
     with pytest.raises(JobError, match="step 3: held is not trained") as told:  # what the next call makes of it
         computer(3, own(20))
     assert "may not be what plain torch trains" in told.value.hint
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_loss_that_is_rounding_as_its_parts_cancel_goes_on_while_gradients_add_up(coupled: bool) -> None:
+    large = list[bool]()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0]).square().mean(1)
+        if large:
+            out = out + 1e4 - (10 * out.std() if coupled else 0)
+        return out.mean() - 1e4 * len(large)
+
+    computer = watched(loss, net())
+    computer(1, own(0))
+    large.append(True)
+    for step in range(2, 6):
+        if coupled:
+            with pytest.raises(JobError, match="depends on which samples are together"):
+                computer(step, own(10 * step - 10))
+        else:
+            computer(step, own(10 * step - 10))
