@@ -123,16 +123,24 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hos
     lab = fleet.lab
     lab.hosts[0].exec(["sh", "-c", FORGET if cell.way == PLAN else AS_PLANNED])
     if cell.way == PLAN:
-        planned = _planned(cell, HeteroTui(lab.laptop, lab.inventory()), batch)
+        planned = _planned(cell, _product(fleet), batch)
         kept = lab.hosts[0].exec(["sh", "-c", "cat ~/.hetero-tui/*/profiles/*.json"]).stdout
         lab.hosts[0].exec(["sh", "-c", KEEP])
         return dataclasses.replace(planned, **_surveyed(json.loads(kept))) if kept else planned
-    product = HeteroTui(lab.laptop, lab.inventory(hosts=list(hosts) or None))
+    product = _product(fleet, hosts)
     strategy, *pairs = way.split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
     settings |= dict(pair.split("=") for pair in pairs)
     found = _train(product, JOBS[cell.model], settings, seconds)
     return dataclasses.replace(cell, hosts=len(hosts) or len(fleet.speeds), load=os.getloadavg()[0], **found)
+
+
+def _product(fleet: Fleet, hosts: Sequence[str] = ()) -> HeteroTui:
+    """With these hosts in the inventory's file (none: all), which is always the same: another one is of another user."""
+    written = fleet.lab.inventory(hosts=list(hosts) or None)
+    file = fleet.lab.laptop.home / "inventory.yaml"
+    file.write_text(written.read_text())
+    return HeteroTui(fleet.lab.laptop, file)
 
 
 def _surveyed(kept: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +253,7 @@ def to_run(cells: Sequence[Cell], patterns: str, done: Collection[str]) -> list[
 
 
 def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, ends: float) -> Iterator[Cell]:
-    product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
+    product = _product(fleet)
     up = product.run("up", "--json")
     if up.returncode:
         raise SystemExit(f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}")
@@ -266,7 +274,7 @@ def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, ends:
                 plans[cell.fleet] = found
             yield found
     finally:
-        product.run("down", "--yes", "--json")
+        _product(fleet).run("down", "--yes", "--json")
 
 
 def _chosen(plan: Cell | None, everything: int) -> tuple[str, list[str]]:
