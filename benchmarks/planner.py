@@ -136,7 +136,7 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hos
 
 
 def _product(fleet: Fleet, hosts: Sequence[str] = ()) -> HeteroTui:
-    """With these hosts in the inventory's file (none: all), which is always the same: another one is of another user."""
+    """With these hosts in the inventory (none: all), whose file is always the same: another one would be refused."""
     written = fleet.lab.inventory(hosts=list(hosts) or None)
     file = fleet.lab.laptop.home / "inventory.yaml"
     file.write_text(written.read_text())
