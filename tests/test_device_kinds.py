@@ -87,9 +87,9 @@ def test_a_kind_that_nothing_here_knows_is_a_bad_answer_of_the_probe(make_facts)
 def test_a_model_is_served_by_whichever_accelerator_is_there_first(monkeypatch, name):
     for each in TORCH_NAMES:
         monkeypatch.setattr(backend.BACKENDS[each], "names", list)
-    assert serving._best_device() == "cpu"
+    assert serving.chosen_device("") == "cpu"
     monkeypatch.setattr(backend.BACKENDS[name.partition(":")[0]], "names", lambda: [name])
-    assert serving._best_device() == name
+    assert serving.chosen_device("") == name
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,16 @@ cat > "$t" && [ "$(($(wc -c < "$t")))" -eq "$3" ] && chmod "$4" "$t" && mv -f --
 """
 
 # Runs a command for $0 seconds at most, in its process group. A shell that is told to end waits for the command's end.
-_LIMITED = """(
+# Without `sleep` on the host it runs without a limit. What the shell itself says of a command's end is not the command's.
+_LIMITED = """exec 3>&2 2>/dev/null
+(
   trap 'kill "$!"; exit' TERM
-  sleep "$0" & wait "$!"
+  sleep "$0" & wait "$!" || exit
   trap "" TERM; kill -s TERM -- "-$$"; sleep 1; kill -s KILL -- "-$$"
-) </dev/null >/dev/null 2>&1 &
+) </dev/null >/dev/null 3>&- &
 w=$!
 trap : TERM
-"$@"
+(exec "$@") 2>&3 3>&-
 status=$?
 kill "$w" 2>/dev/null; wait "$w" 2>/dev/null
 exit "$status"

@@ -10,7 +10,7 @@ WAITING = {
     "sources": "from remote_agent.host import unsent; unsent.SILENCE = 1; unsent.main()",
     "half of them": "from remote_agent.host import unsent; unsent.SILENCE = 1; unsent.main()",
     "a token": "from pathlib import Path; from remote_agent import deadlines, serve; "
-    "deadlines.READER_SILENCE_SECONDS = 1; serve.serve(Path(), 0, '')",
+    "deadlines.READER_SILENCE_SECONDS = 1; serve.serve(Path(), 0, '', 'newest')",
 }
 
 

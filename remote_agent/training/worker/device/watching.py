@@ -159,7 +159,9 @@ class LossWatch:
         if fits:
             return
         whole, parts = first
-        if self._differ([first, again, *drawn]) and not self._gradients_add_up(computer, own, count):
+        # Without the first as well: the code may have begun with something else between its calls.
+        differ = self._differ([first, again, *drawn]) or self._differ([again, *drawn])
+        if differ and not self._gradients_add_up(computer, own, count):
             kind = "sum" if computer.summed else "mean"
             raise JobError(
                 f"{at}: the loss of {named} is {whole:.6g}, and the {kind} of its halves' losses {parts:.6g}: it"
