@@ -36,7 +36,7 @@ cat > "$t" && [ "$(($(wc -c < "$t")))" -eq "$3" ] && chmod "$4" "$t" && mv -f --
 """
 
 # Runs a command for $0 seconds at most, in its process group. A shell that is told to end waits for the command's end.
-# Without `sleep` on the host it runs without a limit. What the shell itself says of a command's end is not the command's.
+# Without `sleep` on the host it runs without a limit. What the shell says of a command's end is left out.
 _LIMITED = """exec 3>&2 2>/dev/null
 (
   trap 'kill "$!"; exit' TERM
