@@ -227,7 +227,9 @@ def _logits(given: Any) -> Any:
 
 def is_device_lost(error: BaseException | None) -> bool:
     """Whether ``error`` came of a device's failure, after which this process can't use the device any more."""
-    while error is not None:
+    seen = set[int]()  # the chain of a user's exceptions may lead back to itself
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, RuntimeError) and str(error).startswith(DEVICE_FAILURES) and not is_out_of_memory(error):
             return True
         error = error.__cause__ or error.__context__

@@ -145,7 +145,9 @@ def _names_in(error: BaseException) -> list[str]:
     """The names of files or modules that an exception, or what it was raised from, did not find."""
     names: list[str] = []
     each: BaseException | None = error
-    while each is not None and len(names) < 10:
+    seen = set[int]()  # such a chain may lead back to itself
+    while each is not None and id(each) not in seen and len(names) < 10:
+        seen.add(id(each))
         if isinstance(each, ModuleNotFoundError) and each.name:
             names += [each.name.replace(".", "/") + ending for ending in ("/__init__.py", ".py")]
         elif isinstance(each, OSError) and isinstance(each.filename, str | bytes):

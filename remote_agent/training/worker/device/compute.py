@@ -186,7 +186,8 @@ class SliceComputer:
             result = self._forward_backward(step, own, state, before)
             devices.synchronize(self._device)  # what failed on the device is raised here
         except JobError as error:
-            raise self._blamed(error, error) from error
+            blamed = self._blamed(error, error)
+            raise blamed from (error if blamed is not error else error.__cause__)
         except TrainingError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -92,17 +92,30 @@ def stirred(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rounded(model: nn.Module) -> Iterator[None]:
-    """Have the last bit of each trained weight be the other one, which shows what rounding does; without a copy."""
-    weights = [each.data for each in flat.trained(model).values()]
-    bits = [each.view(_SINGLE[each.dtype]) for each in weights if each.dtype in _SINGLE and type(each) is Tensor]
+def rounded(model: nn.Module, *, in_place: bool = True) -> Iterator[None]:
+    """Have the last bit of each trained weight be the other one, which shows what rounding does.
+
+    ``in_place``: without a copy. In a run other workers of the host may compute with the same memory.
+    """
+    weights = [(parameter, parameter.data) for parameter in flat.trained(model).values()]
+    weights = [(each, data) for each, data in weights if data.dtype in _SINGLE and type(data) is Tensor]
+
+    def flip() -> None:
+        for _, data in weights:
+            data.view(_SINGLE[data.dtype]).bitwise_xor_(1)
+
     try:
-        for each in bits:
-            each.bitwise_xor_(1)
+        if in_place:
+            flip()
+        else:
+            for parameter, data in weights:
+                parameter.data = (data.view(_SINGLE[data.dtype]) ^ 1).view(data.dtype)
         yield
     finally:
-        for each in bits:
-            each.bitwise_xor_(1)
+        if in_place:
+            flip()
+        for parameter, data in weights:
+            parameter.data = data
 
 
 def generators(device: torch.device) -> list[Tensor]:

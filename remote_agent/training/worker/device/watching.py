@@ -184,7 +184,7 @@ class LossWatch:
         off, size = abs(seen[0] - seen[1]), max(self._scale, *map(abs, seen))
         if not off > self._fine * size:
             return 0.0
-        with rounded(self._model):
+        with rounded(self._model, in_place=False):
             other = _losses(computer, self._seen(computer, own, count, 0))
         noise = max(abs(one - again) for one, again in zip(seen, other, strict=True))
         return off / size if off > CLEAR * noise else 0.0

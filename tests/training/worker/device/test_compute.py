@@ -444,3 +444,20 @@ def test_blocks_are_the_parts_that_repeat() -> None:
     assert list(kinds(nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)), layer()))) == ["Sequential"]
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     assert list(kinds(encoder)) == ["TransformerEncoderLayer"] * 2
+
+
+class Divides(list[tuple[Tensor, int]]):
+    """Data whose own ``batch`` means something else."""
+
+    def batch(self, size: Any) -> Any:
+        return len(self) // size
+
+
+def test_an_error_of_the_data_is_told_by_one_that_does_not_lead_back_to_itself() -> None:
+    computer = SliceComputer(nn.Linear(1, 1), losses.function_of(None), Divides([(torch.zeros(1), 0)]), CPU, 0)
+    with pytest.raises(JobError, match="ZeroDivisionError") as caught:
+        computer.compute(0, Slice.whole(np.arange(1)))
+    each: BaseException | None = caught.value
+    for _ in range(10):
+        each = each and (each.__cause__ or each.__context__)
+    assert each is None

@@ -35,3 +35,16 @@ def test_rounded_weights_differ_by_their_last_bit_and_are_what_they_were_afterwa
         assert not any(torch.equal(now, then) for now, then in zip(list(model)[:3], before, strict=False))
         assert all(torch.allclose(now, then, rtol=3e-7) for now, then in zip(model, before, strict=True))
     assert all(torch.equal(now, then) for now, then in zip(model, before, strict=True))
+
+
+def test_weights_that_other_workers_share_are_rounded_in_a_copy() -> None:
+    model = nn.Linear(3, 2)
+    shared = {name: each.data for name, each in model.named_parameters()}
+    before = {name: each.clone() for name, each in shared.items()}
+    with rounded(model, in_place=False):
+        for name, each in model.named_parameters():
+            assert torch.equal(shared[name], before[name])
+            assert not torch.eq(each, before[name]).any()
+            assert torch.allclose(each, before[name], rtol=1e-6)
+    for name, each in model.named_parameters():
+        assert each.data_ptr() == shared[name].data_ptr()
