@@ -639,6 +639,15 @@ async def test_pasted_text_reaches_a_field_without_what_a_terminal_would_obey(sc
         assert app.main.pane.table.filter == "fast half"
 
 
+async def test_a_job_is_typed_in_the_place_of_the_one_that_an_arrow_chose(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("t")
+        type_ahead(app, "down", *["backspace"] * len("text"), *"job")
+        await pilot.pause()
+        assert app.screen.query_one("#job", Input).value == "job"
+
+
 async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(scenarios, open_app) -> None:
     app = open_app(scenarios.up())
     async with app.run_test() as pilot:

@@ -152,6 +152,7 @@ class TrainScreen(Dialog[None]):
         if self._jobs and not self._is_under_way:
             here = self._jobs.index(field.value) if field.value in self._jobs else -by
             field.value = self._jobs[(here + by) % len(self._jobs)]
+            field.cursor_position = len(field.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.value != event.value:  # a key that came after Enter is none of the order
