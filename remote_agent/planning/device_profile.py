@@ -25,3 +25,9 @@ class DeviceProfile:
     def seconds(self, samples: int) -> float:
         """Predicted seconds for a slice of ``samples``; 0 for an empty one, which is never sent."""
         return self.overhead_s + samples / self.speed if samples else 0.0
+
+    def in_units(self, unit: int) -> DeviceProfile:
+        """Of slices that are computed ``unit`` samples at a time, each of which costs the overhead; 0: as it is."""
+        if not unit:
+            return self
+        return DeviceProfile(1.0 / (1.0 / self.speed + self.overhead_s / unit), 0.0, self.max_batch)

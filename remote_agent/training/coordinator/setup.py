@@ -183,7 +183,7 @@ def ready(
                 workers=workers,
                 optimizer=optimizer,
                 candidates=candidates,
-                measured=measured,
+                measured=measured.in_units(planned.config.unit),
                 there=fleet.there,
                 planned=planned,
                 began=began,

@@ -53,6 +53,12 @@ class Measurements:
             workers=only(self.workers),
         )
 
+    def in_units(self, unit: int) -> Measurements:
+        """The same, of slices that are computed ``unit`` samples at a time; 0: as it is."""
+        profiles = tuple(each.in_units(unit) for each in self.profiles)
+        reference = self.reference.in_units(unit) if self.reference is not None else None
+        return dataclasses.replace(self, profiles=profiles, reference=reference)
+
     def moving(self, names: Iterable[str]) -> Measurements:
         """The same, with these buffers and frozen parameters as what the job's code changes."""
         usage = dataclasses.replace(self.usage, buffers=self.usage.buffers | frozenset(names))

@@ -106,6 +106,8 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     limits = (config.micro_batch, *profile.max_batches)
     room = min((limit for limit in limits if limit), default=None)  # as it was set: what was measured may change
     config = findings.settle(config, measured.findings, measured.usage.changed, devices, room)
+    measured = measured.in_units(config.unit)
+    profile = dataclasses.replace(profile, measured=measured)
     whole = survey = _survey(config, profile)
     hosts: tuple[str, ...] | None = None
     why: tuple[str, ...] = ()

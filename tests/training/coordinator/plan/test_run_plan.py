@@ -202,3 +202,21 @@ def test_hosts_that_send_more_alone_share_a_medium_which_a_step_does_not_fill_al
     kept = planned(dataclasses.replace(with_links(0.0, 100_000), before=shared)).whole
     assert kept is not None
     assert (kept.media, [host.medium for host in kept.hosts]) == (shared.media, [SHARED, SHARED])
+
+
+def test_what_a_slice_costs_is_expected_once_for_each_unit() -> None:
+    slow = DeviceProfile(100.0, 0.02, 64)
+    assert slow.in_units(0) == slow
+    assert slow.in_units(32).seconds(128) == pytest.approx(4 * 0.02 + 128 / 100.0)
+    assert slow.in_units(32).in_units(32) == slow.in_units(32)
+    found = with_links(1e9, 1000, batch_statistics=True)
+    costly = dataclasses.replace(
+        found.measured, profiles=(DeviceProfile(300.0, 0.1), DeviceProfile(100.0, 0.1)), reference=DeviceProfile(1.0, 1.0)
+    )
+    plan = planned(dataclasses.replace(found, measured=costly))
+    unit = plan.config.unit
+    assert 0 < unit < BATCH
+    assert plan.survey is not None
+    speeds = [device.speed for host in plan.survey.hosts for device in host.devices]
+    assert speeds == pytest.approx([1 / (1 / speed + 0.1 / unit) for speed in (300.0, 100.0)])
+    assert costly.in_units(unit).reference == DeviceProfile(1 / (1 + 1 / unit))
