@@ -19,10 +19,12 @@ def as_csv(figures: Figures) -> str:
     """A row a step; the job's own figures and those of evaluations have columns of their own. Unknown is empty."""
     scalars = sorted({name for step in figures.steps for name in step.scalars})
     metrics = sorted({name for each in figures.evaluations for name in each.metrics})
+    taken = {*_OF_A_STEP, *_BYTES, *scalars}
+    columns = [f"val_{name}" if name in taken else name for name in map(shown, metrics)]
     evaluated = {each.step: each.metrics for each in figures.evaluations}
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow([*_OF_A_STEP, *_BYTES, *scalars, *map(shown, metrics)])
+    writer.writerow([*_OF_A_STEP, *_BYTES, *scalars, *columns])
     for step in figures.steps:
         fields = [getattr(step, name) for name in (*_OF_A_STEP, *_BYTES)]
         measured = evaluated.get(step.step, {})

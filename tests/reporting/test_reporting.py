@@ -102,6 +102,15 @@ def test_a_jobs_own_metric_called_loss_has_a_column_beside_that_of_the_training_
     assert (row["loss"], row["val_loss"]) == (str(figures.steps[0].loss), "0.5")
 
 
+def test_a_metric_that_is_called_as_a_figure_of_the_training_has_a_column_of_its_own() -> None:
+    trained = dataclasses.replace(step(1, 2), scalars={"mae": 0.25})
+    metrics = {"mae": 0.5, "seconds": 3.0}
+    own = protocol.Evaluated(seq=3, time=103.0, step=1, epoch=None, metrics=metrics, samples=9, seconds=0.1)
+    (row,) = csv.DictReader(io.StringIO(table.as_csv(figures_of(RUN, (started(), trained, own)))))
+    assert (row["mae"], row["val_mae"], row["val_seconds"]) == ("0.25", "0.5", "3.0")
+    assert row["seconds"] == str(trained.seconds)
+
+
 def test_steps_that_were_made_again_count_once() -> None:
     figures = figures_of(RUN, HAPPENED)
     assert [each.step for each in figures.steps] == [1, 2, 3, 4, 5, 6]

@@ -211,7 +211,9 @@ def test_what_a_slice_costs_is_expected_once_for_each_unit() -> None:
     assert slow.in_units(32).in_units(32) == slow.in_units(32)
     found = with_links(1e9, 1000, batch_statistics=True)
     costly = dataclasses.replace(
-        found.measured, profiles=(DeviceProfile(300.0, 0.1), DeviceProfile(100.0, 0.1)), reference=DeviceProfile(1.0, 1.0)
+        found.measured,
+        profiles=(DeviceProfile(300.0, 0.1), DeviceProfile(100.0, 0.1)),
+        reference=DeviceProfile(1.0, 1.0),
     )
     plan = planned(dataclasses.replace(found, measured=costly))
     unit = plan.config.unit
