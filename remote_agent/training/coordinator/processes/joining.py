@@ -148,7 +148,7 @@ class Joining:
                     config.batch_size,
                     config.measure_seconds,
                     config.slice_deadline_s,
-                )
+                ).in_units(config.unit)
                 profile, reference = found.profiles[0], reference or found.reference
                 mine = found.workers
             elif self.others:
