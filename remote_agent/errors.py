@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class TrainingError(Exception):
     """An error that ends a run.
@@ -30,6 +32,15 @@ class TrainingError(Exception):
         where = f"{self.host}: " if self.host else ""
         advice = f" ({self.hint})" if self.hint else ""
         return f"{where}{self.cause}{advice}"
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those that it was raised from, each once: a user's chain may lead back to itself."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def first_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from remote_agent import protocol, weights
+from remote_agent.errors import chain
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, is_out_of_memory
@@ -227,13 +228,10 @@ def _logits(given: Any) -> Any:
 
 def is_device_lost(error: BaseException | None) -> bool:
     """Whether ``error`` came of a device's failure, after which this process can't use the device any more."""
-    seen = set[int]()  # the chain of a user's exceptions may lead back to itself
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, RuntimeError) and str(error).startswith(DEVICE_FAILURES) and not is_out_of_memory(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(each, RuntimeError) and str(each).startswith(DEVICE_FAILURES) and not is_out_of_memory(each)
+        for each in chain(error)
+    )
 
 
 def _plain(value: Any) -> Any:

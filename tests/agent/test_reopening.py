@@ -233,6 +233,19 @@ def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) ->
     assert not (place / protocol.CONTROL_FILE).exists()
 
 
+def trains_on_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run under way whose newest step was made on the hosts a and b."""
+    place = run_folder(tmp_path)
+    parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
+    workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
+    step = protocol.Step(
+        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
+    )
+    with (place / "events.jsonl").open("a") as file:
+        file.write(encode(step) + "\n")
+    monkeypatch.setattr(runs, "find_named", lambda *_: object())
+
+
 @pytest.mark.parametrize(
     ("drained", "told"),
     [
@@ -245,15 +258,7 @@ def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) ->
 def test_who_is_told_to_leave_learns_whether_it_will(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drained: list[str], told: protocol.Told
 ) -> None:
-    place = run_folder(tmp_path)
-    parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
-    workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
-    step = protocol.Step(
-        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
-    )
-    with (place / "events.jsonl").open("a") as file:
-        file.write(encode(step) + "\n")
-    monkeypatch.setattr(runs, "find_named", lambda *_: object())
+    trains_on_two(tmp_path, monkeypatch)
     back = protocol.DeviceSpec(host="a", device="cpu", name="CPU")
     found = protocol.Told()
     for command in (
@@ -269,15 +274,7 @@ def test_who_is_told_to_leave_learns_whether_it_will(
 def test_who_is_to_take_part_again_learns_whether_it_does_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drained: tuple[str, ...], is_in: bool
 ) -> None:
-    place = run_folder(tmp_path)
-    parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
-    workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
-    step = protocol.Step(
-        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
-    )
-    with (place / "events.jsonl").open("a") as file:
-        file.write(encode(step) + "\n")
-    monkeypatch.setattr(runs, "find_named", lambda *_: object())
+    trains_on_two(tmp_path, monkeypatch)
     for host in drained:
         runs.tell(tmp_path, "digits-1", protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
     for host, expected in (("a", is_in), ("c", False)):

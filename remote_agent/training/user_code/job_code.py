@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from remote_agent.errors import chain
 from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, JOB_LEFT
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.importing import PREFIX
@@ -144,17 +145,15 @@ def with_unsent(hint: str) -> str:
 def _names_in(error: BaseException) -> list[str]:
     """The names of files or modules that an exception, or what it was raised from, did not find."""
     names: list[str] = []
-    each: BaseException | None = error
-    seen = set[int]()  # such a chain may lead back to itself
-    while each is not None and id(each) not in seen and len(names) < 10:
-        seen.add(id(each))
+    for each in chain(error):
+        if len(names) >= 10:
+            break
         if isinstance(each, ModuleNotFoundError) and each.name:
             names += [each.name.replace(".", "/") + ending for ending in ("/__init__.py", ".py")]
         elif isinstance(each, OSError) and isinstance(each.filename, str | bytes):
             names.append(os.fsdecode(each.filename))
         elif isinstance(each, OSError | ValueError | RuntimeError):  # libraries that say it in words only
             names += re.findall(r"[\w./-]+", str(each))[:50]
-        each = each.__cause__ or each.__context__
     return names
 
 

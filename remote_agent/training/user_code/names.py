@@ -76,12 +76,17 @@ def refuse_uncallable(factory: object) -> None:
     Raises:
         JobError: there are such methods; it names each.
     """
-    wrong = [(name, given) for name, given in ARGUMENTS.items() if name != "loss" and not _takes(factory, name, given)]
+    wrong = [name for name, given in ARGUMENTS.items() if name != "loss" and not _takes(factory, name, given)]
     if wrong:
         raise JobError(
-            "; ".join(f"the engine can't call {name}({', '.join(given)})" for name, given in wrong),
-            hint="write " + "; ".join(f"{name}({', '.join(('self', *given))})" for name, given in wrong),
+            "; ".join(f"the engine can't call {call(name)}" for name in wrong),
+            hint=f"write {'; '.join(call(name, 'self') for name in wrong)}",
         )
+
+
+def call(name: str, *before: str) -> str:
+    """``evaluate(model)``: how the engine calls a method of :data:`ARGUMENTS`."""
+    return f"{name}({', '.join((*before, *ARGUMENTS[name]))})"
 
 
 def _takes(factory: object, name: str, given: tuple[str, ...]) -> bool:

@@ -23,7 +23,7 @@ import torch
 import remote_agent
 from remote_agent.current_call import HERE
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.user_code import job_code
+from remote_agent.training.user_code import job_code, names
 
 LOSS = "loss"
 """The place of whatever happens while a slice is computed: the data, the model and the loss are the user's there."""
@@ -199,10 +199,7 @@ _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECAS
 _CALLS = {
     LOSS: "loss(model, batch), where a batch is a tuple (x, y, ...); a criterion of outputs and targets is named, as in"
     " loss = torch.nn.MSELoss()",
-    "create_optimizer": "create_optimizer(model, config)",
-    "create_scheduler": "create_scheduler(optimizer, config)",
-    "metrics": "metrics(model, batch)",
-    "evaluate": "evaluate(model)",
+    **{name: names.call(name) for name in names.ARGUMENTS if name != LOSS},
 }
 
 _WRONG_CALL = re.compile(r"(\w+)\(\) (?:takes|missing|got)")

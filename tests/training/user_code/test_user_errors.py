@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from remote_agent.errors import chain
 from remote_agent.training import job
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure, is_users_own
@@ -310,3 +311,10 @@ def test_a_jobs_file_is_the_users_own_also_where_the_folder_of_its_name_was_dele
     monkeypatch.chdir(place)
     place.rmdir()
     assert is_users_own("job.py")
+
+
+def test_a_chain_of_exceptions_that_leads_back_to_itself_has_an_end() -> None:
+    first, second = ValueError("first"), KeyError("second")
+    first.__cause__, second.__context__ = second, first
+    assert list(chain(first)) == [first, second]
+    assert list(chain(None)) == []
