@@ -29,7 +29,9 @@ product beside HeteroShard's scheme.
 
 ``--foreseen`` runs nothing: it prints what the planner foresees for 2, 3 and 5 hosts and a model of 24 layers
 that exchange 1.5 MB, and how many times as long a step takes with one micro-batch in flight and fp32: with the same
-cut, and with as many layers on each host.
+cut, and with as many layers on each host. ``--side-by-side`` prints what two pipelines would save, each of a part of
+the hosts and of the micro-batches, and up to how many megabytes of trained weights (fp32) this pays, as the two
+exchange their gradients in each step.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from itertools import product as each_of
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -258,14 +261,15 @@ def peer_run(
     return json.loads(done[0].stdout.splitlines()[-1])["seconds"], weights
 
 
-FLEETS = ((1.0, 0.4), (1.0, 0.4, 0.2), (1.0, 0.8, 0.4, 0.4, 0.2), (1.0,) * 5)
+LARGER: tuple[tuple[float, ...], ...] = ((1.0,) * 4, (1.0,) * 6, (1.0, 1.0, 0.4, 0.4, 0.2, 0.2))
+FLEETS: tuple[tuple[float, ...], ...] = ((1.0, 0.4), (1.0, 0.4, 0.2), (1.0, 0.8, 0.4, 0.4, 0.2), (1.0,) * 5)
 LAYERS, LAYER_S, EXCHANGED, MICRO_BATCHES = 24, 0.025, 1.5e6, 8
 PAYLOAD = 0.94
 """Part of a link's rate that is left for what it carries."""
 
 
-def foreseen(speeds: Sequence[float], rate: float, codec: str) -> str:
-    """A row of ``--foreseen``."""
+def _fleet(speeds: Sequence[float], rate: float) -> tuple[list[DeviceBlocks], Links]:
+    """A model's layers on hosts of these speeds."""
     devices = [
         DeviceBlocks(
             blocks=(
@@ -286,7 +290,14 @@ def foreseen(speeds: Sequence[float], rate: float, codec: str) -> str:
         for number, speed in enumerate(speeds)
     ]
     link = PAYLOAD * rate * 1e6 / 8
-    links = Links(hosts=tuple(Host(name=each.host, devices=(), up=link, down=link, latency_s=5e-4) for each in devices))
+    return devices, Links(
+        hosts=tuple(Host(name=each.host, devices=(), up=link, down=link, latency_s=5e-4) for each in devices)
+    )
+
+
+def foreseen(speeds: Sequence[float], rate: float, codec: str) -> str:
+    """A row of ``--foreseen``."""
+    devices, links = _fleet(speeds, rate)
     found = cuts.cut(devices, MICRO_BATCHES, links, codecs=(codec,))
     bound = least_seconds([stage.seconds for stage in found.stages], MICRO_BATCHES)
     order, count = tuple(stage.device for stage in found.stages), len(devices)
@@ -302,6 +313,31 @@ def foreseen(speeds: Sequence[float], rate: float, codec: str) -> str:
     )
 
 
+def side_by_side(speeds: Sequence[float], rate: float, micro_batches: int) -> str:
+    """A row of ``--side-by-side``: one pipeline over all hosts, and the best two that share hosts and micro-batches."""
+
+    def seconds(of: Sequence[float], count: int) -> float:
+        devices, links = _fleet(of, rate)
+        return cuts.cut(devices, count, links, codecs=("bf16",)).seconds
+
+    one, two, seen = seconds(speeds, micro_batches), math.inf, set[tuple[float, ...]]()
+    for chosen in (each for count in range(2, len(speeds) - 1) for each in combinations(range(len(speeds)), count)):
+        first = tuple(speeds[number] for number in chosen)
+        second = tuple(speed for number, speed in enumerate(speeds) if number not in chosen)
+        if first in seen:
+            continue
+        seen.add(first)
+        fair = round(micro_batches * sum(first) / sum(speeds))
+        for count in {min(max(fair + more, 1), micro_batches - 1) for more in (-1, 0, 1)}:
+            two = min(two, max(seconds(first, count), seconds(second, micro_batches - count)))
+    # What a pair of stages exchanges at once, both ways: more of it takes longer than what is saved.
+    most = max(0.0, one - two) * PAYLOAD * rate / 8 * len(speeds) / 2
+    return (
+        f"{' : '.join(f'{each:g}' for each in speeds):30} {rate:>6g} {micro_batches:>5} {one:>7.2f} s {two:>7.2f} s"
+        f" {one / two:>6.2f} {most:>8.1f} MB"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__.splitlines()[0])
@@ -313,6 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=8, help="of each run (default: 8)")
     parser.add_argument("--no-one", action="store_true", help="without the fastest host alone")
     parser.add_argument("--foreseen", action="store_true", help="what the planner foresees, without a run")
+    parser.add_argument("--side-by-side", action="store_true", help="two pipelines beside one, as the planner foresees")
     parser.add_argument("--csv", type=Path, help="write the table to this file")
     options = parser.parse_args(arguments)
     try:
@@ -331,6 +368,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for fleet_speeds in FLEETS:
             for link, codec in ((1000.0, "fp32"), (100.0, "int8"), (100.0, "fp32")):
                 print(foreseen(fleet_speeds, link, codec))
+        return 0
+    if options.side_by_side:
+        print(f"{'':30} {'Mbit/s':>6} {'parts':>5} {'one':>9} {'two':>9} {'faster':>6} {'trained':>11}")
+        for fleet_speeds, link, parts in each_of((*FLEETS[-2:], *LARGER), (1000.0, 100.0), (MICRO_BATCHES, 32)):
+            print(side_by_side(fleet_speeds, link, parts), flush=True)
         return 0
     plan = Plan(
         job=JOB,
