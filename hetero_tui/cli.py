@@ -91,7 +91,8 @@ def demo(
     output = Output(as_json, plain)
     pairs = ["strategy=sync", *with_log(settings, log_to)]  # all three train, were one alone the fastest or not
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    from hetero_tui.demo.fleet import demo_fleet
+    from hetero_tui.demo.fleet import WATCHED_STEPS, demo_fleet
+    from remote_agent.settings import GOALS
 
     in_app = not (as_json or plain) and on_a_terminal()
 
@@ -109,11 +110,14 @@ def demo(
                 from hetero_tui.ui.app import HeteroApp
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
+                chosen = dict(order.settings)
+                if job == "digits" and not chosen.keys() & {*GOALS}:
+                    chosen["num_iterations"] = str(WATCHED_STEPS)
                 app = HeteroApp(
                     session,
                     on_start=("up", "train"),  # it probes by itself
                     job=job,
-                    settings=dict(order.settings),
+                    settings=chosen,
                     paths=paths or (),
                     quit_key=QUIT_FOR_GOOD,
                     chaos=fleet.chaos.toggle,
