@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from functools import lru_cache
 
@@ -46,6 +47,18 @@ def _key(key: str, word: str, action: str, palette: Palette) -> Text:
     click = Style(meta={"@click": f"app.{action}"}) if action else Style.null()
     strong, quiet = Style.parse(f"bold {palette.accent}"), Style.parse(palette.muted)
     return Text.assemble((key, strong + click), (f" {word}", quiet + click))
+
+
+def outcome_lines(run: RunView, width: int, most: int, view: View) -> list[Text]:
+    """How a run ended, in at most ``most`` lines of ``width`` cells: in one, with the reason below if that cuts it.
+
+    The reason says what to do, too; no other view has it whole once the event log has moved on.
+    """
+    first = outcome_line(run, width, view)
+    if not run.detail or run.detail in first.plain:
+        return [first]
+    reason = [Text(f" {part}", style=view.palette.foreground) for part in wrapped(run.detail, max(10, width - 2))]
+    return [outcome_line(replace(run, detail=""), width, view), *reason][: max(1, most)]
 
 
 def outcome_line(run: RunView, width: int, view: View) -> Text:
@@ -144,7 +157,8 @@ def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) 
     head.append(f"{shown.glyph} ", style=shown.colour(palette))
     indent = head.cell_len
     colour = palette.bad if shown.role == "bad" else palette.foreground
-    parts = wrapped(line.text, max(10, width - indent))
+    often = f" ({line.count:,} times)" if line.count > 1 else ""
+    parts = wrapped(f"{line.text}{often}", max(10, width - indent))
     first = head.append(parts[0], style=colour)
     return (first, *(Text(" " * indent).append(part, style=colour) for part in parts[1:]))
 

@@ -211,7 +211,7 @@ def _legend(times: Sequence[WorkerTime], width: int, palette: Palette, words: Ma
     with_shares, plain = Text(), Text()
     for index, (word, glyph, role) in enumerate(PARTS):
         share = math.fsum(time.parts[index] for time in times) / total
-        for legend, figure in ((with_shares, f" {share:.0%}"), (plain, "")):
+        for legend, figure in ((with_shares, f" {fmt.share(share).strip()}"), (plain, "")):
             legend.append(f"{glyph} ", style=getattr(palette, role))
             legend.append(f"{words.get(word, word)}{figure}   ", style=palette.muted)
     legend = with_shares if with_shares.cell_len - 3 <= width else plain

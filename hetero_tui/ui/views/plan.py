@@ -39,6 +39,14 @@ _COLUMNS = (
 )
 
 
+_CAPTION = (
+    "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
+    " FIXED: what a step costs a device whatever its share."
+)
+_LEAST_REASONS = FRAME + 2
+"""Lines of the reasons without which the table has no caption."""
+
+
 class PlanPane(Pane):
     """View 3."""
 
@@ -63,13 +71,16 @@ class PlanPane(Pane):
             return
         reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
         shares = shares_of(run, run.plan)
-        room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(shares), 6))))
+        caption = [Text(part, style=palette.muted) for part in wrapped(_CAPTION, width - INSIDE)]
+        least = FRAME + 1 + min(len(shares), 6)
+        caption = caption if height - least - len(caption) >= _LEAST_REASONS else []
+        room = min(len(reasons) + FRAME, max(0, height - least - len(caption)))
         self.give_heights({"plan": height - room, "reasons": room})
         entries = [
             Entry(key=share.worker, line=table_line(_COLUMNS, _cells(run, run.plan, share, palette), inside))
             for share in shares
         ]
-        self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette)
+        self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette, caption)
         if room:
             self.titled("reasons", "Why")
             self.lines("reasons").show(reasons)
