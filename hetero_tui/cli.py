@@ -225,8 +225,9 @@ async def down(
 ) -> int:
     """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
     async with call.session() as session:
+        count = len(session.inventory.hosts)
         if not yes and not commanding.asks(
-            f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
+            f"Tear down {session.inventory.cluster} on {count} host{'' if count == 1 else 's'}"
             f"{', environments too' if purge else ''}?"
         ):
             hint = "" if commanding.can_ask() else "a script has to pass --yes"

@@ -18,7 +18,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.header import ending, script_under_way
-from hetero_tui.ui.keys import is_resumable
+from hetero_tui.ui.keys import RUN, is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from remote_agent.states import RunState
@@ -70,16 +70,18 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
     if run.state is RunState.FINISHED:
         if run.loss is not None:
             facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
-    elif run.detail:
-        facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
+    more = [f"{view.key_of('resume')} resumes it"] if is_resumable(run) and view.key_of("resume") else []
+    if run.state is not RunState.FINISHED and run.detail:
+        reason = run.detail.partition(" -> ")[0]  # what to do is in the events, and in the Run view
+        room = width - line.cell_len - 4 - sum(len(fact) + 3 for fact in more)
+        whole = f" … ({RUN}: all of it)"
+        facts.append(reason if len(reason) <= room else f"{reason[: max(0, room - len(whole))].rstrip()}{whole}")
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
             facts.append(f"in {fmt.took(run.seconds)}")
         if run.checkpoint and not run.script:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
-    if is_resumable(run) and view.key_of("resume"):
-        facts.append(f"{view.key_of('resume')} resumes it")
-    for index, fact in enumerate(facts):
+    for index, fact in enumerate((*facts, *more)):
         if index and line.cell_len + len(fact) + 4 > width:
             break
         line.append("   ").append(fact, style=palette.foreground)

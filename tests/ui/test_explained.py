@@ -61,6 +61,7 @@ async def test_why_a_run_failed_is_whole_in_its_view_now_and_when_it_is_opened_l
     _, state = failed(scenarios)
     app = open_app(state)
     async with app.run_test(size=size) as pilot:
+        assert "… (2: all of it) r resumes it" in words_of(app)
         await pilot.press("2")
         app.redraw()
         assert f"{CAUSE} -> {HINT}" in words_of(app)
