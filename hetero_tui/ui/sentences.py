@@ -67,9 +67,8 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
     shown = look.RUN[run.state]
     line = Text.assemble((f" {shown.glyph} {run.run} {ending(run)}", f"bold {shown.colour(palette)}"))
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
-    if run.state is RunState.FINISHED:
-        if run.loss is not None:
-            facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
+    if run.state is RunState.FINISHED and run.loss is not None:
+        facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
     more = [f"{view.key_of('resume')} resumes it"] if is_resumable(run) and view.key_of("resume") else []
     if run.state is not RunState.FINISHED and run.detail:
         reason = run.detail.partition(" -> ")[0]  # what to do is in the events, and in the Run view
