@@ -14,7 +14,7 @@ from hetero_tui.ui.draw.step_time import recent_times, step_time_lines
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.screens.help import HelpScreen
-from hetero_tui.ui.screens.train import TrainScreen
+from hetero_tui.ui.screens.train import TrainScreen, under_way
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -125,6 +125,17 @@ async def test_a_run_that_is_ordered_while_the_machines_are_looked_at_begins_aft
         looked.set()
         await app.workers.wait_for_complete()
         assert not isinstance(app.screen, TrainScreen)
+
+
+@pytest.mark.parametrize("width", [60, 72, 110])
+def test_how_far_an_order_is_fits_its_line(width: int, scenarios, open_app) -> None:
+    started = events.ClusterChanged(time=scenarios.NOW - 26, state=events.ClusterState.STARTING)
+    app = open_app(scenarios.fold(scenarios.fresh(), [started]))
+    said = under_way(app.view(), width)
+    assert len(said) <= width
+    assert said.startswith("◔ cluster 26 s")
+    assert said.endswith("; it goes on when this is hidden")
+    assert ("Ray starts" in said) is (width > 72)
 
 
 def test_a_part_of_a_steps_time_that_is_there_is_not_said_to_be_nothing(scenarios) -> None:
