@@ -158,6 +158,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():
             # Later steps are repeated, so their data is superseded.
+            losses = tuple(point for point in run.losses if point[0] <= event.step)
             run = replace(
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
@@ -166,7 +167,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 step=event.step,
                 samples=event.samples or run.samples,
                 iterations=event.iterations or run.iterations,
-                losses=tuple(point for point in run.losses if point[0] <= event.step),
+                loss=losses[-1][1] if losses else None,
+                losses=losses,
                 recent=(),
                 superseded=faults.furthest(run) if event.went_back else None,
                 checkpoint=event.checkpoint or run.checkpoint,

@@ -278,7 +278,7 @@ def _wanted_in(view: int, state: State, shown: RunView | RunSummary | None) -> l
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
         return (["bring_back"] if back else []) + ["logs"]
-    has_curve = isinstance(shown, RunView) and bool(shown.losses)
+    has_curve = isinstance(shown, RunView) and bool(shown.losses) and not shown.is_starting
     return {
         RUN: ["smooth", "scale", "zoom"] if has_curve else [],
         RUNS: ["open", "mark", "compare", "logs"],

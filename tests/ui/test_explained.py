@@ -151,3 +151,25 @@ def test_a_part_of_a_steps_time_that_is_there_is_not_said_to_be_nothing(scenario
 def test_a_run_that_was_lost_stands_where_its_last_step_was(scenarios) -> None:
     state = apply(scenarios.training(), events.RunChanged(run="text-7f3", job="text", state=RunState.LOST))
     assert "lost after step 1,204" in header_line(state, "", scenarios.NOW, None, 200, DARK).plain
+
+
+async def test_a_run_that_recovers_has_the_loss_of_the_step_that_it_is_back_at_and_gets_a_new_plan(
+    scenarios, open_app
+) -> None:
+    state = scenarios.listed(scenarios.training())
+    before = state.run
+    back = protocol.RunResumed(
+        seq=before.last_seq + 1, time=scenarios.NOW, step=1200, host="mercer", checkpoint="c", cause="the last worker"
+    )
+    state = apply(state, events.RunProgressed(run="text-7f3", event=back))
+    assert (state.run.step, state.run.loss) == (1200, dict(before.losses)[1200])
+    assert [(run.step, run.loss) for run in state.listed_runs if run.id == "text-7f3"] == [(1200, state.run.loss)]
+    app = open_app(state)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3")
+        await pilot.pause()
+        app.redraw()
+        assert "text-7f3 gets a new plan; workers" in words_of(app)
+        await pilot.press("2")
+        app.redraw()
+        assert "log scale" not in app.main.query_one("#keys", Lines).text, "there is no curve to see"

@@ -22,7 +22,7 @@ _WORDS = (
     ("planned", "what a step was to take by the run's first plan"),
     ("predicted", "the same, as the run's steps have corrected it since"),
     ("measured", "what the last steps took"),
-    ("fixed", "what a step costs a device whatever its share"),
+    ("fixed", "what a step costs a device whatever its share, by the plan"),
     ("helps", "by how much a machine makes the run faster"),
 )
 """Of the Plan view, with their meanings."""

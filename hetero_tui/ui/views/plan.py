@@ -30,7 +30,7 @@ _COLUMNS = (
     Col(title="SAMPLES", width=7, right=True, rank=2),
     Col(title="SPEED", width=9, right=True, rank=3),
     Col(title="FIXED", width=7, right=True, rank=5),
-    Col(title="PREDICTED", width=9, right=True, rank=1),
+    Col(title="PLANNED", width=9, right=True, rank=1),
     Col(title="COMPUTE", width=8, right=True),
     Col(title="PUSH", width=8, right=True, rank=6),
     Col(title="PULL", width=8, right=True, rank=7),
@@ -41,7 +41,7 @@ _COLUMNS = (
 
 _CAPTION = (
     "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
-    " FIXED: what a step costs a device whatever its share."
+    " PLANNED: a share's computing; FIXED: what any share takes."
 )
 _LEAST_REASONS = FRAME + 2
 """Lines of the reasons without which the table has no caption."""
@@ -115,7 +115,8 @@ def _none_yet(view: View) -> str:
         return f"{run.run} is no training run, so it has no plan."
     if run.state.final:
         return f"{run.run} ended before it had a plan."
-    return f"{run.run} has no plan yet; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
+    word = "has no plan yet" if run.plan is None else "gets a new plan"
+    return f"{run.run} {word}; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
 
 
 def shares_of(run: RunView, plan: protocol.PlanMade) -> tuple[protocol.Share, ...]:
@@ -142,9 +143,9 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
     if worker is not None and not run.state.final:
         parts[0] = _gone(worker) or parts[0]
-    predicted = share.overhead_s + samples / share.speed if samples and is_measured else None
+    planned_s = share.overhead_s + samples / share.speed if samples and is_measured else None
     if stage is not None:
-        predicted = stage.seconds * plan.micro_batches
+        planned_s = stage.seconds * plan.micro_batches
     gone = worker is not None and not worker.alive
     style = palette.muted if gone else palette.foreground
     words = [
@@ -154,7 +155,7 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
         f"{samples:,}",
         f"{share.speed:,.0f}/s" if is_measured else "-",
         fmt.milliseconds(share.overhead_s) if is_measured else "-",
-        fmt.milliseconds(predicted) if predicted is not None else "-",
+        fmt.milliseconds(planned_s) if planned_s is not None else "-",
         *parts,
         helps(plan, share.host),
     ]

@@ -122,7 +122,7 @@ def _whole_job(run: protocol.RunSummary, columns: Sequence[Col], view: View, wid
     room = next((room for place, _, room in fitting(columns, width) if place == _JOB), 0)
     if cell_len(run.job) <= room:
         return []
-    return [Text(part, style=view.palette.foreground) for part in wrapped(f"{run.id} trains {run.job}", width)]
+    return [Text(part, style=view.palette.foreground) for part in wrapped(f"the job of {run.id}: {run.job}", width)]
 
 
 class RunsTable(Table):
