@@ -132,8 +132,8 @@ def verdict(times: Sequence[WorkerTime]) -> str:
     compute, push, pull, wait = pace.parts
     if wait > pace.working:
         return "bound by calls between processes"
-    if push + pull > compute:
-        return f"link-bound: {pace.label}"
+    if push + pull > compute:  # on one host they need not cross a link
+        return f"link-bound: {pace.label}" if len({time.host for time in times}) > 1 else "bound by push and pull"
     return f"compute-bound: {pace.label}" if len(times) > 1 else "compute-bound"
 
 
