@@ -91,7 +91,7 @@ def demo(
     output = Output(as_json, plain)
     pairs = ["strategy=sync", *with_log(settings, log_to)]  # all three train, were one alone the fastest or not
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    from hetero_tui.demo.fleet import WATCHED_STEPS, demo_fleet
+    from hetero_tui.demo.fleet import WATCHED, demo_fleet
     from remote_agent.settings import GOALS
 
     in_app = not (as_json or plain) and on_a_terminal()
@@ -111,8 +111,8 @@ def demo(
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
                 chosen = dict(order.settings)
-                if job == "digits" and not chosen.keys() & {*GOALS}:
-                    chosen["num_iterations"] = str(WATCHED_STEPS)
+                if job == "digits" and not chosen.keys() & {*GOALS, "batch_size"}:
+                    chosen |= WATCHED
                 app = HeteroApp(
                     session,
                     on_start=("up", "train"),  # it probes by itself

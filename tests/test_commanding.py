@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from hetero_tui import commanding
 from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
-from hetero_tui.demo.fleet import WATCHED_STEPS
+from hetero_tui.demo.fleet import WATCHED
 from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.events import RunChanged, RunProgressed
 from hetero_tui.fleet.ledger import Ledger
@@ -319,9 +319,10 @@ def test_a_machine_is_taken_out_of_the_inventory_at_a_terminal_only_once_that_is
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        ((), str(WATCHED_STEPS)),
+        ((), WATCHED["num_iterations"]),
         (("--set", "num_iterations=7"), "7"),
         (("--set", "epochs=2"), None),
+        (("--set", "batch_size=64"), None),
         (("text",), None),
     ],
 )
