@@ -38,14 +38,19 @@ class AppSession(Session):
     def go_on_from(self, former: State) -> None:
         """Show what the session before showed, whose inventory's file has changed since; :meth:`probe` goes on there.
 
-        The run stays the same one, and the log and what is known of machines that are as they were stay, too.
+        The run stays the same one, and the log and what is known of machines that are as they were stay, too. A run
+        that is under way is followed at once: its steps go on while the machines are looked at.
         """
         if former.cluster != self.inventory.cluster:
             return
         known = {(host.name, host.address): host for host in former.hosts}
+        places = {(host.name, host.address) for host in self._state.hosts}
         hosts = tuple(known.get((host.name, host.address), host) for host in self._state.hosts)
         is_there = any(host.name == former.head for host in hosts)
         self._state = replace(former, hosts=hosts, head=former.head if is_there else None)
+        run = former.run
+        if run is not None and not run.state.final and former.head in {name for name, _ in known.keys() & places}:
+            self._follow(run.run)
 
     async def probe(self) -> None:
         """Probe all hosts; then try those again that did not answer, and say which runs there are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetero_tui.events import HostState, Level
 from hetero_tui.state import State
-from remote_agent.states import RunState
+from remote_agent.states import RunState, stands_at
 
 
 def call_for(before: State, after: State) -> tuple[Level, str] | None:
@@ -15,9 +15,8 @@ def call_for(before: State, after: State) -> tuple[Level, str] | None:
     was, run = before.run, after.run
     if run is not None and was is not None and was.run == run.run and run.state.final and not was.state.final:
         cause = f": {run.detail}" if run.detail else ""
-        where = f"at step {run.step:,}" if run.step else "before its first step"
         level = Level.BAD if run.state in (RunState.FAILED, RunState.LOST) else Level.GOOD
-        return level, f"{run.run} {run.state} {where}{cause}"
+        return level, f"{run.run} {run.state} {stands_at(run.state, run.step)}{cause}"
     for host in after.hosts:
         if host.state is not HostState.REFUSED:
             continue

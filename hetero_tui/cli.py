@@ -91,7 +91,8 @@ def demo(
     output = Output(as_json, plain)
     pairs = ["strategy=sync", *with_log(settings, log_to)]  # all three train, were one alone the fastest or not
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    from hetero_tui.demo.fleet import demo_fleet
+    from hetero_tui.demo.fleet import WATCHED, demo_fleet
+    from remote_agent.settings import GOALS
 
     in_app = not (as_json or plain) and on_a_terminal()
 
@@ -109,11 +110,14 @@ def demo(
                 from hetero_tui.ui.app import HeteroApp
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
+                chosen = dict(order.settings)
+                if job == "digits" and not chosen.keys() & {*GOALS, "batch_size"}:
+                    chosen |= WATCHED
                 app = HeteroApp(
                     session,
                     on_start=("up", "train"),  # it probes by itself
                     job=job,
-                    settings=dict(order.settings),
+                    settings=chosen,
                     paths=paths or (),
                     quit_key=QUIT_FOR_GOOD,
                     chaos=fleet.chaos.toggle,
@@ -221,8 +225,9 @@ async def down(
 ) -> int:
     """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
     async with call.session() as session:
+        count = len(session.inventory.hosts)
         if not yes and not commanding.asks(
-            f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
+            f"Tear down {session.inventory.cluster} on {count} host{'' if count == 1 else 's'}"
             f"{', environments too' if purge else ''}?"
         ):
             hint = "" if commanding.can_ask() else "a script has to pass --yes"

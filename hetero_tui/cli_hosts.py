@@ -192,10 +192,13 @@ async def remove(
     call: Call,
     output: Output,
     host: HostName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Take a machine out of the inventory. Comments and all else stay; nothing is done on the machine."""
     from hetero_tui.machines import Machines
 
+    if not yes and commanding.on_a_terminal(output) and not commanding.asks(f"Take {host} out of {call.path}?"):
+        raise UsageError("nothing was done", step="remove")
     taken = Machines(call.path).remove(host)
     if output.as_json:
         output.document({"removed": host, "inventory": str(call.path), "carries": bool(taken.commands)})

@@ -28,6 +28,7 @@ from hetero_tui.interrupted import half_way
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
 from remote_agent import protocol
+from remote_agent.states import stands_at
 
 if TYPE_CHECKING:
     from hetero_tui.runs.membership import Asked
@@ -116,7 +117,7 @@ async def stop(call: Call, output: Output, run: LiveRun = None) -> int:
         if output.as_json:
             output.document({"run": ended.id, "state": ended.state, "step": ended.step})
         else:
-            output.data(f"{ended.id} is {ended.state} at step {ended.step:,}")
+            output.data(f"{ended.id} is {ended.state} {stands_at(ended.state, ended.step)}")
         return DONE
 
 
@@ -166,7 +167,7 @@ async def runs(call: Call, output: Output) -> int:
         elif not found:
             output.say("no run on any host that answers -> `hetero-tui train JOB` starts one")
         else:
-            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "A STEP TAKES", "STARTED"], reports.run_rows(found))
+            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STEP TIME", "STARTED"], reports.run_rows(found))
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
         for error in failed:
             output.error(error)

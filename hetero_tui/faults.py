@@ -11,10 +11,9 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from hetero_tui import text
 from hetero_tui.state import FAULTS, Fault, RunView
 from hetero_tui.text import one_line
-from remote_agent import protocol
+from remote_agent import protocol, wording
 
 LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost"
 COORDINATOR = "coordinator lost"
@@ -192,7 +191,7 @@ def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
         if fault.word == SLOW and fault.back is None and not fault.done:
             was, share = before.get(fault.worker), now.get(fault.worker, 0.0)
             if was is not None and round(was * 100) != round(share * 100):
-                faults = _with(faults, replace(fault, done=f"share {text.share(was)} → {text.share(share)}"))
+                faults = _with(faults, replace(fault, done=f"share {wording.share(was)} → {wording.share(share)}"))
     return faults
 
 

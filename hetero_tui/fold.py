@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hetero_tui import events
+from hetero_tui.event_log import is_data, logged, topic_of
 from hetero_tui.events import ClusterState, Event, HostState, Level
 from hetero_tui.run_fold import begun, fold_run, without_coordinator
-from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
+from hetero_tui.state import IN_CLUSTER, Behind, HostView, Phase, RunView, State, Verdict
 from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
-from remote_agent.states import RayState, RunState
+from remote_agent.states import RayState, RunState, stands_at
 
 _LEVELS = {
     HostState.UP: Level.GOOD,
@@ -26,10 +27,6 @@ _LEVELS = {
     HostState.FAILED: Level.BAD,
 }
 """Host states that write a line to the log when a host enters them, with the line's level."""
-
-_DATA = (protocol.Evaluated, protocol.RunFinished)  # see StepPrinter in hetero_tui.narration
-_ROUTINE = (protocol.CheckpointSaved, protocol.Evaluated)
-"""Frequent events; of their consecutive log lines only the newest is kept."""
 
 _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, HostState.RESTARTING, HostState.REFUSED)
 """Host states of hosts that answer."""
@@ -95,14 +92,8 @@ def apply(state: State, event: Event) -> State:
             return _logged(state, event.time, event.level, text)
 
 
-def _logged(state: State, time: float, level: Level, text: str, routine: bool = False, data: bool = False) -> State:
-    before = state.log
-    number = before[-1].number + 1 if before else 1
-    if routine and before and before[-1].is_routine:
-        before = before[:-1]
-    text = one_line(text, WHOLE)
-    line = LogLine(time=time, level=level, text=text, number=number, is_routine=routine, is_data=data)
-    return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
+def _logged(state: State, time: float, level: Level, text: str) -> State:
+    return replace(state, log=logged(state.log, time, level, text))
 
 
 # --- Hosts -----------------------------------------------------------------------------------------------------------
@@ -349,7 +340,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     run = replace(run, state=event.state, detail=one_line(event.detail, WHOLE), ended=ended, behind=behind)
     state = replace(state, run=run)
     level = Level.BAD if event.state in (RunState.FAILED, RunState.LOST) else Level.INFO
-    where = f" at step {run.step:,}" if final and run.step else ""
+    where = f" {stands_at(run.state, run.step)}" if final and run.step else ""
     detail = f": {event.detail}" if event.detail else ""
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
     state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}") if is_news else state
@@ -397,4 +388,5 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     state = replace(state, told=(wrapped.run, event.seq))
     if not text:
         return state
-    return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE), isinstance(event, _DATA))
+    log = logged(state.log, state.here(event.time), level, text, topic=topic_of(event), is_data=is_data(event))
+    return replace(state, log=log)

@@ -11,8 +11,8 @@ from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError
 from hetero_tui.fleet.live import cancel
 from hetero_tui.intents import LoggedLine
+from hetero_tui.interrupted import ASKING
 from hetero_tui.inventory import Inventory
-from hetero_tui.keeper import ASKING
 from hetero_tui.runs.attending import NoRecovery, Recovery, attend
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run
@@ -116,7 +116,7 @@ class Following(Scripting):
     async def _attach_to_live_run(self) -> None:
         known = self._state.run
         if known is not None and not known.state.final:
-            if self._follower is not None:
+            if self._follower is not None and not self._follower.done():
                 return
             # An earlier session followed it: this one goes on with it, though another one may be newer.
             if any(each.id == known.run for _, each in await list_runs(self.inventory.cluster, self._fleet.answering)):

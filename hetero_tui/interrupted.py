@@ -8,6 +8,9 @@ from __future__ import annotations
 STARTING, ADDING, TRAINING, RESUMING = "starting", "adding hosts", "starting a run", "resuming"
 """Of a cluster, of hosts in one that is there already, and of a run, which brings a cluster up that is down."""
 
+ASKING, PROBING = "asking hosts", "probing"
+"""Of what only looks: how the hosts stand, and what they are."""
+
 _FINISHED_BY = {
     "stopping": "`hetero-tui down` finishes it",
     STARTING: "`hetero-tui up` finishes it, `hetero-tui down` undoes it",

@@ -18,6 +18,7 @@ from hetero_tui.state import State
 from hetero_tui.text import one_line, plain
 from remote_agent import protocol
 from remote_agent.planning.verdicts import seconds
+from remote_agent.states import stands_at
 
 
 def probe_document(inventory: Inventory, probed: tuple[Probed, ...], head: str | None = None) -> dict[str, Any]:
@@ -142,7 +143,8 @@ def recording_document(begins: float, ends: float, state: State) -> dict[str, An
 def recording_line(begins: float, ends: float, state: State) -> str:
     """The same in a line, for people."""
     when = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) for moment in (begins, ends))
-    run = f"; {state.run.run} {state.run.state} at step {state.run.step:,}" if state.run is not None else ""
+    shown = state.run
+    run = f"; {shown.run} {shown.state} {stands_at(shown.state, shown.step)}" if shown is not None else ""
     return f"{when}: cluster {state.cluster} {state.cluster_state}, {state.hosts_up} hosts up{run}"
 
 

@@ -22,7 +22,7 @@ from hetero_tui.state import (
 from hetero_tui.text import WHOLE, one_line
 from remote_agent import protocol
 from remote_agent.planning.step_times import measured_s, predicted_s
-from remote_agent.states import RunState
+from remote_agent.states import RunState, stands_at
 from remote_agent.wording import number
 
 
@@ -125,7 +125,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return replace(run, replanned=event), level, f"step {event.step:,}: {event.reason}"
         case protocol.WorkerJoined():
             workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
-            return replace(run, workers=workers), Level.GOOD, _joined(event)
+            return replace(run, workers=workers), Level.GOOD, _joined(run, event)
         case protocol.WorkerStarting():
             return _starting(run, event)
         case protocol.WorkerLost():
@@ -158,6 +158,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():
             # Later steps are repeated, so their data is superseded.
+            losses = tuple(point for point in run.losses if point[0] <= event.step)
             run = replace(
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
@@ -166,7 +167,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 step=event.step,
                 samples=event.samples or run.samples,
                 iterations=event.iterations or run.iterations,
-                losses=tuple(point for point in run.losses if point[0] <= event.step),
+                loss=losses[-1][1] if losses else None,
+                losses=losses,
                 recent=(),
                 superseded=faults.furthest(run) if event.went_back else None,
                 checkpoint=event.checkpoint or run.checkpoint,
@@ -199,8 +201,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.RunFailed():
             why = f"{event.cause} -> {event.hint}" if event.hint else event.cause
             run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(why, WHOLE))
-            where = f"at step {event.step:,}" if event.step else "before its first step"
-            return run, Level.BAD, f"{run.run} failed on {event.host} {where}: {why}"
+            return run, Level.BAD, f"{run.run} failed on {event.host} {stands_at(run.state, run.step)}: {why}"
         case _:
             return run, Level.INFO, ""
 
@@ -299,9 +300,10 @@ def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerVi
     )
 
 
-def _joined(event: protocol.WorkerJoined) -> str:
+def _joined(run: RunView, event: protocol.WorkerJoined) -> str:
+    """What a worker that is there means: before there is a plan, it may yet be left out."""
     device = f"{one_line(event.name, 60)} ({event.device})" if event.name else event.device
-    return f"{event.host} takes part: {device}"
+    return f"{event.host} {'is ready' if run.plan is None or run.is_starting else 'takes part'}: {device}"
 
 
 def _starting(run: RunView, event: protocol.WorkerStarting) -> tuple[RunView, Level, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from hetero_tui.errors import HostError, UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
-from hetero_tui.keeper import ASKING
+from hetero_tui.interrupted import ASKING
 from hetero_tui.runs.history import history
 from hetero_tui.runs.listing import find_among, find_run, list_runs, with_silent
 from hetero_tui.runs.script import rays_output, refuse_ours

@@ -21,7 +21,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.following import Following
 from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import ADDING, RESUMING, STARTING, TRAINING
+from hetero_tui.interrupted import ADDING, PROBING, RESUMING, STARTING, TRAINING
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
@@ -114,7 +114,7 @@ class Session(Following):
 
     async def probe(self) -> None:
         """Probe and survey all hosts; then watch them, and follow a run that is in progress."""
-        async with self._exclusively("probing"):
+        async with self._exclusively(PROBING):
             await self._fleet.look()
             await self._attach_to_live_run()
 

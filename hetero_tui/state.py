@@ -33,10 +33,6 @@ CURVE_POINTS = 32
 FAULTS = 200
 """Number of a run's faults that are kept; their numbers continue."""
 
-LOG_LINES = 500
-"""Number of lines of the event log that are kept."""
-
-
 IN_CLUSTER = frozenset(
     (
         HostState.UP,
@@ -266,7 +262,9 @@ class LogLine:
     Attributes:
         time: in seconds since the epoch.
         number: from 1, over all lines ever logged.
-        is_routine: a frequent line; of consecutive ones only the newest is kept.
+        topic: what it tells of, if that may come again and again; of each topic the newest line is kept, as long as
+            nothing else happens.
+        count: how often that happened so far.
         is_data: commands print the same on stdout, as data.
     """
 
@@ -274,7 +272,8 @@ class LogLine:
     level: Level
     text: str
     number: int = 0
-    is_routine: bool = False
+    topic: str = ""
+    count: int = 1
     is_data: bool = False
 
 

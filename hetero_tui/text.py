@@ -87,13 +87,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-def share(fraction: float) -> str:
-    """A part of a whole: ``41%``; what is there is never ``0%``, and what is not whole never ``100%``."""
-    if 0 < fraction < 0.005:
-        return "<1%"
-    return "99%" if 0.995 <= fraction < 1 else f"{fraction:.0%}"
-
-
 def meant(word: str, known: Collection[str]) -> str:
     """``; did you mean 'mercer'?`` with the one of the ``known`` words that is nearest; empty: none is near."""
     near = difflib.get_close_matches(word, known, n=1)

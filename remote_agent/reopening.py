@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_agent import protocol, tail
+from remote_agent.states import RunState, stands_at
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,18 @@ def examine(path: Path) -> Reopened:
         OSError: it can't be read.
         protocol.ProtocolError: a line before the last one is no event.
     """
-    seq = size = 0
-    ended = ""
+    seq = size = step = 0
+    final: protocol.Event | None = None
     for number, event, end in _from_end(path):
         if event is not None and event.kind in protocol.FINAL_KINDS and not seq:
-            ended = _words(event)
+            final = event
             continue
         if not seq:
             seq, size = number, end
         if isinstance(event, protocol.Step | protocol.RunResumed):
-            return Reopened(seq, size, ended, event.step)
-    return Reopened(seq, size, ended)
+            step = event.step
+            break
+    return Reopened(seq, size, "" if final is None else _words(final, step), step)
 
 
 def reopen(path: Path) -> Reopened:
@@ -102,10 +104,11 @@ def say_head_lost(path: Path, host: str, step: int, cause: str) -> None:
         file.write(protocol.encode(event) + "\n")
 
 
-def _words(event: protocol.Event) -> str:
+def _words(event: protocol.Event, step: int) -> str:
+    """How a run ended that has made ``step`` steps."""
     match event:
         case protocol.RunFailed():
-            return f"failed at step {event.step}: {event.cause}"
+            return f"failed {stands_at(RunState.FAILED, step)}: {event.cause}"
         case protocol.RunFinished():
             return f"{'stopped' if event.stopped else 'finished'} after step {event.steps}"
         case _:

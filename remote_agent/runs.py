@@ -71,7 +71,7 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
             state = RunState.STOPPED if final.stopped else RunState.FINISHED
             step, loss = final.steps, final.final_loss
         case protocol.RunFailed():
-            state, step = RunState.FAILED, max(step, final.step)
+            state = RunState.FAILED  # ``step`` stays that of the last step made, as everywhere
         case _ if not alive:
             state = RunState.LOST
         case _:

@@ -166,7 +166,7 @@ class TrainingConfig:
             0: save only the last one.
         keep_checkpoints: number of newest checkpoints to keep.
         evaluate_every: steps from one evaluation on the validation data to the next; 0: after each epoch. The last step
-            is always evaluated.
+            is evaluated, too, unless a user stops the run.
         keep_best: metric by which the best checkpoint is kept beside the newest ones: ``val_loss``, ``min:NAME`` or
             ``max:NAME``. Without ``min:`` or ``max:``, a name has to end in loss, error, perplexity or accuracy. Empty:
             keep only the newest.

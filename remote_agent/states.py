@@ -31,6 +31,16 @@ class RunState(StrEnum):
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED, RunState.LOST)
 
 
+def stands_at(state: RunState, step: int) -> str:
+    """Where a run is, or was as it ended: ``at step 155``, ``after step 11``, ``before its first step``.
+
+    ``step``: the last one that was made. That of an event of a failure is the one that was under way, which is another.
+    """
+    if not step:
+        return "before its first step"
+    return f"{'after' if state in (RunState.FAILED, RunState.LOST) else 'at'} step {step:,}"
+
+
 class ControlCommand(StrEnum):
     """What a user wants of a run while it is on."""
 

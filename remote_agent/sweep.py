@@ -37,6 +37,7 @@ from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, SweepResult, Trial
 from remote_agent.raw_ray import append_event
 from remote_agent.search import RUNGS, Halving, ranked, rungs
+from remote_agent.states import RunState, stands_at
 from remote_agent.trial_events import TrialEvents
 from remote_agent.wording import number
 
@@ -252,7 +253,8 @@ class Sweep:
                     other.pause = other.free_at = 0.0
         self._done[trial.number] = dataclasses.replace(trial, steps=events.steps, cause=cause)
         self._rungs[trial.number] = each.rung
-        _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed at step {events.steps:,}: {cause}")
+        where = stands_at(RunState.FAILED, events.steps)
+        _say(f"trial {trial.number} on {trial.host}/{trial.device}: failed {where}: {cause}")
         self._first_failures += events.steps == 0
         trains = any(other.events.steps for other in self._running)
         if self._first_failures >= FIRST_FAILURES and not trains and all(done.cause for done in self._done.values()):

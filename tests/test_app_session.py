@@ -191,8 +191,15 @@ async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_t
         assert (session.state.run, session.state.log) == (former.state.run, former.state.log)
         assert (session.state.head, session.state.cluster_state) == ("nas", ClusterState.UP)
         assert [host.state for host in session.state.hosts] == [HostState.UNKNOWN, HostState.UP, HostState.UNKNOWN]
+        assert followed == ["watched-1"], "at once, not when the machines have been looked at"
+        session._follower = asyncio.create_task(asyncio.sleep(60))
         await session._attach_to_live_run()
         assert followed == ["watched-1"]
+        session._follower.cancel()
+        await asyncio.wait({session._follower})
+        await session._attach_to_live_run()
+        assert followed == ["watched-1", "watched-1"], "its head did not answer then"
+        followed.pop()
         other.go_on_from(former.state)
         assert (other.state.run, other.state.log) == (None, ())
         await other._attach_to_live_run()

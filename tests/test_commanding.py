@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from hetero_tui import commanding
 from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
+from hetero_tui.demo.fleet import WATCHED
 from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.events import RunChanged, RunProgressed
 from hetero_tui.fleet.ledger import Ledger
@@ -284,3 +285,71 @@ def test_hosts_that_were_taken_out_of_the_inventory_are_named_while_something_ma
     done = CliRunner().invoke(application, ["-i", str(inventory), command])
     said = "hetero-tui: something of ours may still be on gone (this computer), which the inventory no longer has"
     assert f"{said} -> `hetero-tui down` takes it away" in done.stderr, done.output
+
+
+def test_a_machine_is_taken_out_of_the_inventory_at_a_terminal_only_once_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "inventory.yaml"
+    asked, answer = list[str](), False
+
+    def asks(question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    def remove(*words: str) -> int:
+        path.write_text("hosts:\n  laptop: {connection: local}\n  nas: {address: nas.local}\n")
+        return CliRunner().invoke(application, ["--inventory", str(path), "remove", "nas", *words]).exit_code
+
+    monkeypatch.setattr(commanding, "can_ask", lambda: True)
+    monkeypatch.setattr(commanding, "asks", asks)
+    assert remove() == 2
+    assert "nas" in path.read_text()
+    assert asked == [f"Take nas out of {path}?"]
+    answer = True
+    assert remove() == 0
+    assert "nas" not in path.read_text()
+    answer = False
+    assert remove("--yes") == 0
+    monkeypatch.setattr(commanding, "can_ask", lambda: False)
+    assert remove() == 0, "a script says what it wants"
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        ((), WATCHED["num_iterations"]),
+        (("--set", "num_iterations=7"), "7"),
+        (("--set", "epochs=2"), None),
+        (("--set", "batch_size=64"), None),
+        (("text",), None),
+    ],
+)
+def test_the_demos_run_in_the_app_is_there_long_enough_to_break_its_machines(
+    words: tuple[str, ...], steps: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = dict[str, Any]()
+
+    class App:
+        return_code = 0
+
+        def __init__(self, session: object, **options: Any) -> None:
+            given.update(options)
+
+        async def run_async(self) -> None:
+            pass
+
+    @asynccontextmanager
+    async def fleet(**_: object) -> AsyncIterator[Any]:
+        report = SimpleNamespace(leftovers=(), kept=(), removed=(), unseen=())
+        yield SimpleNamespace(
+            session=SimpleNamespace(state=initial("demo", ())), chaos=SimpleNamespace(toggle=None), report=report
+        )
+
+    monkeypatch.setattr("hetero_tui.cli.on_a_terminal", lambda: True)
+    monkeypatch.setattr("hetero_tui.demo.fleet.demo_fleet", fleet)
+    monkeypatch.setattr("hetero_tui.ui.app.HeteroApp", App)
+    CliRunner().invoke(application, ["demo", *words], catch_exceptions=False)
+    assert given["settings"].get("num_iterations") == steps
+    assert given["settings"]["strategy"] == "sync"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hetero_tui import events, run_fold
 from hetero_tui.calls import call_for
+from hetero_tui.event_log import LOG_LINES
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
@@ -16,7 +17,6 @@ from hetero_tui.reports import status_document
 from hetero_tui.state import (
     COORDINATOR,
     FIRST_STEP,
-    LOG_LINES,
     LOSS_POINTS,
     RECENT_STEPS,
     WORKERS,
@@ -411,9 +411,9 @@ def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
 
 
 def test_a_failed_run_says_where_why_and_what_to_do() -> None:
-    failed = protocol.RunFailed(seq=2, time=2.0, step=7, host="nas", cause="loss is NaN", hint="lower learning_rate")
-    state = run_of(started(), failed)
-    assert state.log[-1].text == "text-1 failed on nas at step 7: loss is NaN -> lower learning_rate"
+    failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="loss is NaN", hint="lower learning_rate")
+    state = run_of(started(), step(6, seq=2), failed)
+    assert state.log[-1].text == "text-1 failed on nas after step 6: loss is NaN -> lower learning_rate"
     assert state.log[-1].level is Level.BAD
 
 
@@ -506,7 +506,7 @@ def test_of_checkpoints_in_a_row_the_log_shows_the_newest_so_that_they_crowd_out
     state = run_of(started(), saved(2), saved(3), joined(4), *(saved(seq) for seq in range(5, 2 * LOG_LINES)))
     assert [line.text for line in state.log[-3:]] == [
         "checkpoint of step 3 saved on mercer",
-        "nas takes part: cpu",
+        "nas is ready: cpu",
         f"checkpoint of step {2 * LOG_LINES - 1} saved on mercer",
     ]
     numbers = [line.number for line in state.log]
@@ -523,9 +523,33 @@ def test_a_command_tells_each_line_once_though_the_log_keeps_the_newest(capsys: 
     assert told[1:] == [
         "checkpoint of step 2 saved on mercer",
         "checkpoint of step 3 saved on mercer",
-        "nas takes part: cpu",
+        "nas is ready: cpu",
         "checkpoint of step 5 saved on mercer",
     ]
+
+
+def test_what_a_busy_machine_does_again_and_again_is_one_line_with_a_count() -> None:
+    def slow(seq: int, factor: float) -> protocol.WorkerSlow:
+        return protocol.WorkerSlow(seq=seq, time=100.0 + seq, worker="nas/cpu", host="nas", step=seq, factor=factor)
+
+    def replanned(seq: int, *, restarts: bool = False) -> protocol.Replanned:
+        return protocol.Replanned(seq=seq, time=100.0 + seq, step=seq, reason=f"took {seq} s", restarts=restarts)
+
+    busy = [slow(3, 0.4), slow(4, 1.0), replanned(5), slow(6, 0.3), slow(7, 1.0), replanned(8), saved(9), slow(10, 0.5)]
+    state = run_of(started(), plan(), *busy)
+    assert [(line.text, line.count) for line in state.log[-4:]] == [
+        ("nas is back at its usual speed", 2),
+        ("step 8: took 8 s", 2),
+        ("checkpoint of step 9 saved on mercer", 1),
+        ("nas slowed to ×0.50", 3),
+    ]
+    numbers = [line.number for line in state.log]
+    assert numbers == sorted(set(numbers))
+    lost = protocol.WorkerLost(seq=11, time=111.0, worker="nas/cpu", host="nas", device="cpu", step=9, cause="killed")
+    after = run_of(lost, slow(12, 0.5), start=state)
+    assert after.log[-1].count == 1, "what happened between is in its place"
+    later = run_of(slow(500, 0.5), replanned(501, restarts=True), replanned(502), start=state)
+    assert [line.count for line in later.log[-3:]] == [1, 1, 1], "minutes later, and a new start, are news"
 
 
 def evaluated(number: int, seq: int, loss: float | None, *, best: bool) -> protocol.Evaluated:
@@ -851,7 +875,7 @@ def test_a_user_is_called_when_a_run_ends_and_when_a_host_refuses_and_for_nothin
     failed = run_of(
         protocol.RunFailed(seq=4, time=104.0, step=1, host="mercer", cause="out of memory", hint=""), start=on
     )
-    assert call_for(on, failed) == (Level.BAD, "text-1 failed at step 1: out of memory")
+    assert call_for(on, failed) == (Level.BAD, "text-1 failed after step 1: out of memory")
     assert call_for(failed, failed) is None
     assert call_for(both_up(), failed) is None, "it was over when it was first seen"
     assert call_for(both_up(), on) is None
@@ -1006,8 +1030,8 @@ def changed(state: RunState, time: float = 50.0, run: str = "text-1", detail: st
     [
         (RunState.STARTING, "", (Level.INFO, "text-1 is starting")),
         (RunState.RUNNING, "on mercer", (Level.INFO, "text-1 is running: on mercer")),
-        (RunState.LOST, "no answer", (Level.BAD, "text-1 is lost at step 7: no answer")),
-        (RunState.FAILED, "", (Level.BAD, "text-1 failed at step 7")),
+        (RunState.LOST, "no answer", (Level.BAD, "text-1 is lost after step 7: no answer")),
+        (RunState.FAILED, "", (Level.BAD, "text-1 failed after step 7")),
         (RunState.STOPPED, "", (Level.INFO, "text-1 stopped at step 7")),
         (RunState.FINISHED, "", (Level.INFO, "text-1 finished at step 7")),
     ],

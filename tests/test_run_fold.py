@@ -221,8 +221,8 @@ def test_what_happened_is_a_line() -> None:
     assert "left out" not in line(plan(reasons=advice))[1], "the user named the strategy: it takes part"
     alone = line(plan(reasons=advice, shares=(share("a", 64),)))[1]
     assert alone.endswith("; use a alone: 8 ms a step against 9 ms with all 2 hosts")
-    assert line(joined(name="TITAN X")) == (Level.GOOD, "b takes part: TITAN X (cpu)")
-    assert line(joined())[1] == "b takes part: cpu"
+    assert line(joined(name="TITAN X")) == (Level.GOOD, "b is ready: TITAN X (cpu)"), "the plan may leave it out"
+    assert line(joined(), fold_run(RUN, plan())[0])[1] == "b takes part: cpu"
 
 
 @pytest.mark.parametrize(("stall_s", "words"), [(None, ""), (0.25, ", done 0.2 s later")])

@@ -219,7 +219,7 @@ async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if
     monkeypatch.setattr(session._fleet, "alone", alone)
     session._fleet.ledger.intend(session.inventory.hosts[0], "node")
     async with session, asyncio.timeout(20):
-        async with session._exclusively("asking"):
+        async with session._exclusively("asking hosts"):
             down = asyncio.create_task(session.down())
             await asyncio.sleep(0)
             assert (session.busy, session.state.cluster_state) == ("stopping", ClusterState.STOPPING)

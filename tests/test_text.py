@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui import text
 from hetero_tui.text import HostText, duration, last_lines, meant, one_line, plain
 
 
@@ -75,11 +74,3 @@ def test_the_last_line_of_some_kind_is_found_wherever_it_is() -> None:
 def test_the_nearest_word_is_the_one_that_is_meant() -> None:
     assert meant("mercy", ("nas", "mercer", "mercedes")) == "; did you mean 'mercer'?"
     assert meant("xyz", ("nas", "mercer")) == ""
-
-
-@pytest.mark.parametrize(
-    ("fraction", "words"),
-    [(0.0, "0%"), (1 / 256, "<1%"), (0.0051, "1%"), (0.41, "41%"), (2999 / 3000, "99%"), (1.0, "100%")],
-)
-def test_a_part_that_is_there_is_never_said_to_be_nothing_or_all(fraction: float, words: str) -> None:
-    assert text.share(fraction) == words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remote_agent.wording import number
+from remote_agent.wording import number, share
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,11 @@ from remote_agent.wording import number
 )
 def test_a_number_has_few_digits_and_no_exponent(value: float, digits: int, words: str) -> None:
     assert number(value, digits) == words
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [(0.0, "0%"), (1 / 256, "<1%"), (0.0051, "1%"), (0.41, "41%"), (2999 / 3000, "99%"), (1.0, "100%")],
+)
+def test_a_part_that_is_there_is_never_said_to_be_nothing_or_all(fraction: float, words: str) -> None:
+    assert share(fraction) == words

@@ -14,6 +14,10 @@ from hetero_tui.errors import UsageError
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory.file import load
 
+WATCHED = {"num_iterations": "1000", "batch_size": "1024"}
+"""Of the ready job's run in the app: some minutes, in which the key ``x`` breaks machines, and so much work in a step
+that it pays for all three."""
+
 NEEDED = ("ray", "torch", "safetensors", "sklearn", "psutil")
 
 

@@ -197,7 +197,7 @@ def _fit(
         host = inventory.host(name)
         if problems:
             causes = "; ".join(problem.cause for problem in problems)
-            failed[name] = RequirementMissing(name, causes, step="preflight", hint=problems[0].hint)
+            failed[name] = RequirementMissing(name, causes, step="look at host", hint=problems[0].hint)
         elif host is not None:
             fit[name] = (host, facts[name])
     for error in failed.values():

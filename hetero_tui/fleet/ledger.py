@@ -227,7 +227,7 @@ class Ledger:
             where = error.filename if isinstance(error.filename, str) else self.folder
             raise ClusterError(
                 f"this computer can't keep its record of the cluster: {where}: {error.strerror}",
-                step="ledger",
+                step="save",
                 hint="make room or make it writable, or have XDG_STATE_HOME name another folder",
             ) from error
 

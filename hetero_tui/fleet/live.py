@@ -220,7 +220,7 @@ class LiveFleet:
             cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
             down = f"`hetero-tui --inventory {shlex.quote(entry.inventory)} down`"
             hint = f"give this inventory's cluster a name of its own (`cluster: {{name: ...}}`), or run {down} first"
-            raise ClusterError(cause, step="ledger", hint=hint)
+            raise ClusterError(cause, step="cluster name", hint=hint)
 
     def _apart(self) -> tuple[Host, ...]:
         """The hosts of this inventory that are not in another inventory's cluster of the same name."""

@@ -14,7 +14,8 @@ from hetero_tui.reporting.figures import PARTS, Figures, WorkerFigures
 from hetero_tui.text import duration
 from remote_agent import protocol
 from remote_agent.goals import shown
-from remote_agent.wording import number
+from remote_agent.states import RunState, stands_at
+from remote_agent.wording import number, share
 
 SMOOTH_PART = 100
 """The smoothed line is an average over so great a part of all steps: one in so many."""
@@ -95,7 +96,8 @@ def _head(figures: Figures) -> Iterable[str]:
     yield f'<p class="quiet">{job}{escape(figures.state)}</p>'
     if failed is not None:
         hint = f" → {escape(failed.hint)}" if failed.hint else ""
-        yield f'<p class="bad">{escape(failed.host)}, step {failed.step:,}: {escape(failed.cause)}{hint}</p>'
+        made = stands_at(RunState.FAILED, figures.steps[-1].step if figures.steps else 0)
+        yield f'<p class="bad">{escape(failed.host)}, {made}: {escape(failed.cause)}{hint}</p>'
     yield "<dl>"
     for name, value in _facts(figures):
         wide = ' class="wide"' if len(value) > WIDE_FROM else ""
@@ -187,7 +189,7 @@ def _workers(figures: Figures) -> Iterable[str]:
     yield _table(
         ["Worker", "Device", "Steps", "Samples", "Share"],
         [
-            [worker.worker, worker.name, f"{worker.steps:,}", f"{worker.samples:,}", f"{worker.samples / total:.1%}"]
+            [worker.worker, worker.name, f"{worker.steps:,}", f"{worker.samples:,}", share(worker.samples / total, 1)]
             for worker in sorted(known, key=_by_samples)
         ],
         numbers=3,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from datetime import datetime, tzinfo
 
-from hetero_tui import text
 from hetero_tui.text import duration as precise
 from remote_agent.goals import shown
 from remote_agent.wording import number
+from remote_agent.wording import share as part
 
 UNKNOWN = "n/a"
 
@@ -118,7 +118,7 @@ def percent(fraction: float | None) -> str:
 
 def share(fraction: float) -> str:
     """A part of a whole in four characters, right-aligned: ``' 41%'``, ``' <1%'``, and ``'100%'`` only of all of it."""
-    return f"{text.share(fraction):>4}"
+    return f"{part(fraction):>4}"
 
 
 def loss(value: float | None) -> str:

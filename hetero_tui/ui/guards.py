@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_tui.events import ClusterState, HostState
+from hetero_tui.interrupted import ASKING, PROBING
 from hetero_tui.state import HostView, RunView, State
 from hetero_tui.ui.draw.phases import how_it_starts
 from hetero_tui.ui.keys import without
@@ -12,6 +13,9 @@ from remote_agent.states import RunState
 
 PROBE, UP, TRAIN, STOP, RESUME, DOWN, KEY = "probe", "up", "train", "stop", "resume", "down", "key"
 INSTALL, CHECK = "install", "check"
+
+_WAITED_FOR = (ASKING, PROBING)
+"""Operations that only look at the machines: what is ordered meanwhile begins by itself after them."""
 
 
 def refusal(action: str, view: View, run: str | None = None) -> str | None:
@@ -28,7 +32,7 @@ def refusal(action: str, view: View, run: str | None = None) -> str | None:
         return None if offering(state, None) else "No machine offers a new host key."
     if action == DOWN:
         return "The teardown is under way." if busy == "stopping" else None
-    if busy:
+    if busy and busy not in (_WAITED_FOR if action == TRAIN else (ASKING,)):
         return f"Still {busy}. Wait until that is done."
     if action == UP and state.cluster_state is ClusterState.UP:
         return "The cluster is up on every machine already."

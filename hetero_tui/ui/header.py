@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hetero_tui.events import ClusterState, HostState
+from hetero_tui.interrupted import ASKING
 from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
@@ -18,7 +19,7 @@ from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.keys import FAULTS, VIEWS
 from hetero_tui.ui.palette import Palette
-from remote_agent.states import RunState
+from remote_agent.states import RunState, stands_at
 
 if TYPE_CHECKING:
     from remote_agent.protocol import RunSummary
@@ -50,7 +51,7 @@ _ABSENT = {
 }
 """Hosts that the verdict's count of those that train leaves open, in the words for them."""
 
-_QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sweep")
+_QUESTIONS = (ASKING, "looking for the run", "reading events", "reading the sweep")
 """Operations that only read: they do not hide how a run stands."""
 
 
@@ -245,12 +246,12 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
 
 
 def ending(run: RunView) -> str:
-    """How a run ended: ``stopped at step 155``, ``finished``."""
+    """How a run ended: ``stopped at step 155``, ``failed after step 11``, ``finished, 200 steps``."""
     if run.script:
         return run.state.value
     if run.state is RunState.FINISHED:
         return f"finished, {fmt.plural(run.step, 'step')}"
-    return f"{run.state} at step {run.step:,}" if run.step else f"{run.state} before its first step"
+    return f"{run.state} {stands_at(run.state, run.step)}"
 
 
 def script_under_way(state: State) -> RunSummary | None:

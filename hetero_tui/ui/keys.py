@@ -167,7 +167,13 @@ QUIT = Key(code="q", action="detach", help="Leave; what runs on the machines goe
 QUIT_FOR_GOOD = Key(
     code="q", action="detach", said="quit", help="Leave; the demo's machines go away (ctrl+q, ctrl+c too)"
 )
-CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds", changes=True)
+CHAOS = Key(
+    code="x",
+    action="chaos",
+    said="break machines",
+    help="The demo's own: break a machine every few seconds, or no more of them",
+    changes=True,
+)
 
 ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
 EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
@@ -272,7 +278,7 @@ def _wanted_in(view: int, state: State, shown: RunView | RunSummary | None) -> l
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
         return (["bring_back"] if back else []) + ["logs"]
-    has_curve = isinstance(shown, RunView) and bool(shown.losses)
+    has_curve = isinstance(shown, RunView) and bool(shown.losses) and not shown.is_starting
     return {
         RUN: ["smooth", "scale", "zoom"] if has_curve else [],
         RUNS: ["open", "mark", "compare", "logs"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.header import ending, script_under_way
-from hetero_tui.ui.keys import is_resumable
+from hetero_tui.ui.keys import RUN, is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from remote_agent.states import RunState
@@ -48,25 +49,38 @@ def _key(key: str, word: str, action: str, palette: Palette) -> Text:
     return Text.assemble((key, strong + click), (f" {word}", quiet + click))
 
 
+def outcome_lines(run: RunView, width: int, most: int, view: View) -> list[Text]:
+    """How a run ended, in at most ``most`` lines of ``width`` cells: in one, with the reason below if that cuts it.
+
+    The reason says what to do, too; no other view has it whole once the event log has moved on.
+    """
+    first = outcome_line(run, width, view)
+    if not run.detail or run.detail in first.plain:
+        return [first]
+    reason = [Text(f" {part}", style=view.palette.foreground) for part in wrapped(run.detail, max(10, width - 2))]
+    return [outcome_line(replace(run, detail=""), width, view), *reason][: max(1, most)]
+
+
 def outcome_line(run: RunView, width: int, view: View) -> Text:
     """How a run ended: its figures, or why it failed."""
     palette = view.palette
     shown = look.RUN[run.state]
     line = Text.assemble((f" {shown.glyph} {run.run} {ending(run)}", f"bold {shown.colour(palette)}"))
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
-    if run.state is RunState.FINISHED:
-        if run.loss is not None:
-            facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
-    elif run.detail:
-        facts.append(run.detail.partition(" -> ")[0])  # what to do is in the events, and in view 2
+    if run.state is RunState.FINISHED and run.loss is not None:
+        facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
+    more = [f"{view.key_of('resume')} resumes it"] if is_resumable(run) and view.key_of("resume") else []
+    if run.state is not RunState.FINISHED and run.detail:
+        reason = run.detail.partition(" -> ")[0]  # what to do is in the events, and in the Run view
+        room = width - line.cell_len - 4 - sum(len(fact) + 3 for fact in more)
+        whole = f" … ({RUN}: all of it)"
+        facts.append(reason if len(reason) <= room else f"{reason[: max(0, room - len(whole))].rstrip()}{whole}")
     if run.state in (RunState.FINISHED, RunState.STOPPED):
         if run.seconds is not None:
             facts.append(f"in {fmt.took(run.seconds)}")
         if run.checkpoint and not run.script:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
-    if is_resumable(run) and view.key_of("resume"):
-        facts.append(f"{view.key_of('resume')} resumes it")
-    for index, fact in enumerate(facts):
+    for index, fact in enumerate((*facts, *more)):
         if index and line.cell_len + len(fact) + 4 > width:
             break
         line.append("   ").append(fact, style=palette.foreground)
@@ -144,7 +158,8 @@ def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) 
     head.append(f"{shown.glyph} ", style=shown.colour(palette))
     indent = head.cell_len
     colour = palette.bad if shown.role == "bad" else palette.foreground
-    parts = wrapped(line.text, max(10, width - indent))
+    often = f" ({line.count:,} times)" if line.count > 1 else ""
+    parts = wrapped(f"{line.text}{often}", max(10, width - indent))
     first = head.append(parts[0], style=colour)
     return (first, *(Text(" " * indent).append(part, style=colour) for part in parts[1:]))
 

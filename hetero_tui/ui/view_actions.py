@@ -19,6 +19,7 @@ from hetero_tui.ui.palette import PALETTES, Palette
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import Pane
+from remote_agent.states import stands_at
 
 if TYPE_CHECKING:
     from hetero_tui.app_session import AppSession
@@ -264,7 +265,7 @@ class ViewActions(App[None]):
         for host in state.hosts:
             yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
         for run in reversed(state.listed_runs or ()):
-            about = f"Run, {run.state}" + (f" at step {run.step:,}" if run.step and not run.script else "")
+            about = f"Run, {run.state}" + (f" {stands_at(run.state, run.step)}" if run.step and not run.script else "")
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
             )

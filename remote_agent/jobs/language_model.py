@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent import wording
 from remote_agent.errors import first_line
 from remote_agent.job_settings import LanguageModel
 from remote_agent.jobs import text_files, weight_files
@@ -287,7 +288,7 @@ class LanguageModelJob:
         known = torch.from_numpy(np.array(tokens[: len(tokens) - len(before)], dtype=np.int32))
         unknown = tokenizer.unk_token_id
         if unknown not in (None, end) and (share := float((known == unknown).float().mean())) > _UNKNOWN:
-            cause = f"the tokenizer does not know {share:.0%} of its tokens"
+            cause = f"the tokenizer does not know {wording.share(share)} of its tokens"
             hint = "name the tokenizer that the model was trained with: tokenizer=FOLDER"
             raise JobError(f"data={self.settings.data}: {cause}", hint=hint)
         samples = Samples(known, max(0, len(known) - 1) // context, context)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent import wording
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
 from remote_agent.models.linear import is_linear, matrix_of, put_matrix, turned
@@ -123,7 +124,7 @@ def _refuse_unquantized(model: nn.Module, linear: Mapping[str, nn.Module]) -> No
     sizes = {name: each.numel() for name, each in model.named_parameters() if each.dim() > 1 and id(each) not in known}
     share = sum(sizes.values()) / max(1, sum(each.numel() for each in model.parameters()))
     if share > UNQUANTIZED:
-        cause = f"quantize=nf4 is for linear layers: {share:.0%} of the model would stay as it is, such as"
+        cause = f"quantize=nf4 is for linear layers: {wording.share(share)} of the model would stay as it is, such as"
         raise CannotAdapt(f"{cause} {max(sizes, key=sizes.__getitem__)}", hint="train it with quantize=none")
 
 

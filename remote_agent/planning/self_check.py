@@ -189,11 +189,12 @@ def is_soon(times: int, since_s: float, pause_s: float) -> bool:
 
 
 def what_was_off(check: SelfCheck) -> str:
-    """``a step takes 1.4 s, 40% more than predicted (computing 1 times, all else 3.1 times as long)``."""
+    """``a step takes 1.4 s, 40% more than predicted (computing as predicted, all else 3.1 times as long)``."""
     found, planned = check.median, check.predicted.seconds
     called = {COMPUTE: "computing", EXCHANGE: "all else"}
-    terms = ", ".join(f"{called[name]} {number(ratio, 2)} times" for name, ratio in check.ratios.items())
-    return f"a step takes {seconds(found.seconds)}, {_than_predicted(found.seconds / planned)} ({terms} as long)"
+    times = ((called[name], number(ratio, 2)) for name, ratio in check.ratios.items())
+    terms = ", ".join(f"{what} {'as predicted' if often == '1' else f'{often} times as long'}" for what, often in times)
+    return f"a step takes {seconds(found.seconds)}, {_than_predicted(found.seconds / planned)} ({terms})"
 
 
 def _than_predicted(ratio: float) -> str:

@@ -10,8 +10,20 @@ from remote_agent.planning.choice import MARGIN, Choice
 from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
-from remote_agent.wording import number
+from remote_agent.planning.ways import (
+    ALLREDUCE,
+    CALLS,
+    COMPUTE,
+    EXCHANGE,
+    HANDLING,
+    LOCAL,
+    OTHER,
+    SYNC,
+    UPDATE,
+    Prediction,
+    Way,
+)
+from remote_agent.wording import number, share
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""
@@ -21,13 +33,23 @@ MAX_LOCAL_STEPS = 1000
 MANIFOLD = 2
 """What is so many times another is told as a number of times: its percents would be hard to read."""
 
+_TERMS = {
+    EXCHANGE: "the exchange of gradients and weights",
+    HANDLING: "packing and summing gradients",
+    UPDATE: "the optimizer's step",
+    CALLS: "calls between processes",
+    OTHER: "something that was not predicted",
+}
+"""What a step does beside computing, for people."""
+
 MOST_NAMED = 5
 """Of more hosts of which the same is said, one line tells of all."""
 
 
 def pace(device: str, ratio: float) -> str:
-    """A device whose speed is ``ratio`` times what it was: ``b/cpu runs at 30% of its speed``, ``... 12 times ...``."""
-    return f"{device} runs at {f'{ratio:.0%} of' if ratio < MANIFOLD else f'{number(ratio, 2)} times'} its speed"
+    """A device with ``ratio`` times the speed that the plan counts with: ``b/cpu runs at 30% of its planned speed``."""
+    times = f"{share(ratio)} of" if ratio < MANIFOLD else f"{number(ratio, 2)} times"
+    return f"{device} runs at {times} its planned speed"
 
 
 def seconds(value: float) -> str:
@@ -138,7 +160,7 @@ def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
         return
     if not best.waits_for_link:
         part = f"{seconds(beside.seconds)} of {seconds(best.seconds)}"
-        yield f"beside computing, {beside.name} takes the longest: {part}"
+        yield f"beside computing, most time goes to {_TERMS.get(beside.name, beside.name)}: {part}"
         return
     words = [f"{best.link} limits: {seconds(best.link_s)} of {seconds(best.seconds)}"]
     for codec in LOSSY:

@@ -31,7 +31,8 @@ class TrainingResult:
         metrics: one row a step: ``step, loss, samples, seconds, bytes_pushed, bytes_pulled, workers``; and ``metrics``
             with the validation metrics if the step was evaluated.
         evaluations: one row an evaluation: ``step, epoch, samples, seconds, best``, and each metric by its name.
-        evaluation: the final metrics: those of the last evaluation, and those of the factory's ``evaluate``.
+        evaluation: the final metrics: those of the last step's evaluation, which a stopped run has not, and those of
+            the factory's ``evaluate``.
         final_loss: mean loss of the last step's samples, before its update.
         checkpoint: the safetensors file with these weights.
         best: the safetensors file of the best evaluation, if ``config.keep_best`` is set.

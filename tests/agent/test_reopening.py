@@ -63,11 +63,12 @@ def decoded(line: str) -> Event | None:
 
 
 def test_the_last_event_is_taken_back_and_what_it_said_is_kept(tmp_path: Path) -> None:
-    place = run_folder(tmp_path, FAILED)
+    made = protocol.Step(seq=3, time=2.0, step=6, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    place = run_folder(tmp_path, made, replace(FAILED, seq=4))
     runs.reopen(tmp_path, "digits-1", specification("new"))
-    assert numbers(place) == [1, 2]
+    assert numbers(place) == [1, 2, 3]
     spec = protocol.decode(RunSpec, (place / "run.json").read_text())
-    assert spec.ended == "failed at step 7: the power went"
+    assert spec.ended == "failed after step 6: the power went"
     assert spec.resume == str(place)
     assert (spec.host, spec.ray_address, spec.devices[0].host) == ("new", "new:1", "new")
     assert spec.config == {"num_iterations": "50"}

@@ -102,7 +102,7 @@ def summary(folder: Path, *events: Event, rest: str = "") -> RunSummary:
         ((step(1, 8), resumed(2, 5), step(3, 6, None)), ("lost", 6, None, 3)),
         ((step(1, 9), saved(2), finished(3)), ("finished", 9, 0.25, 3)),
         ((step(1, 9), finished(2, stopped=True)), ("stopped", 9, 0.25, 2)),
-        ((step(1, 8), failed(2, 9)), ("failed", 9, 0.5, 2)),
+        ((step(1, 8), failed(2, 9)), ("failed", 8, 0.5, 2)),
         ((step(1, 8), failed(2, 0)), ("failed", 8, 0.5, 2)),
         ((failed(1, 0),), ("failed", 0, None, 1)),
         ((step(1, 8), failed(2, 9), resumed(3, 8)), ("lost", 8, 0.5, 3)),

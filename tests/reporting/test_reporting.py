@@ -381,7 +381,7 @@ def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_w
     assert [each.step for each in found.evaluations] == [3, 4]
     assert (found.workers["fast/cpu"].name, found.workers["slow/cpu"].name) == ("TITAN X", "cpu")
     told = [
-        (each.step, each.fault > 0) for each in found.happened if "slow" in each.text and "takes part" not in each.text
+        (each.step, each.fault > 0) for each in found.happened if "slow" in each.text and "is ready" not in each.text
     ]
     assert told == [(4, True), (4, False)]
     assert found.happened[-2].step == 3

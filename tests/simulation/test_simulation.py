@@ -127,7 +127,7 @@ def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within
         return sum(" Step {" in event for event in since[:first])
 
     assert steps_until("the devices' speeds changed", 40.0) <= 30
-    assert steps_until("b/cpu runs at 30% of its speed", 40.0) <= 30
+    assert steps_until("b/cpu runs at 30% of its planned speed", 40.0) <= 30
     left_out = "the link of c sends 0.0005 MB/s, 0.005 before and receives 0.0005 MB/s, 0.005 before; planned anew"
     assert steps_until(left_out, 120.0) <= 30
     predicted, seconds = (f"'{name}': " for name in ("predicted_s", "seconds"))

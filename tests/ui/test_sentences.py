@@ -142,7 +142,7 @@ def test_a_fault_after_which_the_run_ended_is_said_to_have_stalled_it_to_the_end
     assert said(finished) == (["0.9 s", "none", "none"], "3 faults · 0.9 s stalled (0.3%)")
 
 
-@pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
+@pytest.mark.parametrize("question", ["asking hosts", "reading events", "looking for the run"])
 def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None:
     assert status(scenarios, "training", 120, busy=question) == status(scenarios, "training", 120)
     assert f"◌ {question}"[:15] in status(scenarios, "up", 120, busy=question)
@@ -339,7 +339,7 @@ def test_nothing_is_counted_as_not_ready_that_was_not_looked_at_yet(scenarios) -
 
 def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
     said = outcome_line(scenarios.failed().run, 120, view_of(scenarios.failed(), scenarios)).plain
-    assert said == " ✕ text-7f3 failed at step 1,204   the loss is not a number   r resumes it"
+    assert said == " ✕ text-7f3 failed after step 1,204   the loss is not a number   r resumes it"
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=300), st.integers(20, 200))

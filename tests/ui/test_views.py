@@ -216,7 +216,7 @@ async def test_while_a_run_is_resumed_neither_its_former_plan_nor_its_former_wor
         assert "lost, tried again" not in text_of(app)
         await pilot.press("3")
         await pilot.pause()
-        assert "text-7f3 has no plan yet; workers" in text_of(app)
+        assert "text-7f3 gets a new plan; workers" in text_of(app)
         plan = replace(state.run.plan, seq=seq + 2, time=scenarios.NOW)
         app.intents.change(apply(state, ev.RunProgressed(run="text-7f3", event=plan)))
         app.redraw()

@@ -132,8 +132,8 @@ def verdict(times: Sequence[WorkerTime]) -> str:
     compute, push, pull, wait = pace.parts
     if wait > pace.working:
         return "bound by calls between processes"
-    if push + pull > compute:
-        return f"link-bound: {pace.label}"
+    if push + pull > compute:  # on one host they need not cross a link
+        return f"link-bound: {pace.label}" if len({time.host for time in times}) > 1 else "bound by push and pull"
     return f"compute-bound: {pace.label}" if len(times) > 1 else "compute-bound"
 
 
@@ -211,7 +211,7 @@ def _legend(times: Sequence[WorkerTime], width: int, palette: Palette, words: Ma
     with_shares, plain = Text(), Text()
     for index, (word, glyph, role) in enumerate(PARTS):
         share = math.fsum(time.parts[index] for time in times) / total
-        for legend, figure in ((with_shares, f" {share:.0%}"), (plain, "")):
+        for legend, figure in ((with_shares, f" {fmt.share(share).strip()}"), (plain, "")):
             legend.append(f"{glyph} ", style=getattr(palette, role))
             legend.append(f"{words.get(word, word)}{figure}   ", style=palette.muted)
     legend = with_shares if with_shares.cell_len - 3 <= width else plain

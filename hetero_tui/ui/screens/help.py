@@ -1,4 +1,4 @@
-"""Help: every key with a sentence, and what the signs mean."""
+"""Help: every key with a sentence, what the signs mean, and the words of the Plan view."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ _MOVE = Key(code="↑ ↓", action="", help="Choose a line; after tab, scroll th
 _WAYS = f"The views: {', '.join(VIEWS.values())}; esc goes back, and closes a dialog, as q does"
 _VIEWS = Key(code=f"1 - {max(VIEWS)}", action="", help=_WAYS)
 _INDENT = 8
+_WORDS = (
+    ("planned", "what a step was to take by the run's first plan"),
+    ("predicted", "the same, as the run's steps have corrected it since"),
+    ("measured", "what the last steps took"),
+    ("fixed", "what a step costs a device whatever its share, by the plan"),
+    ("helps", "by how much a machine makes the run faster"),
+)
+"""Of the Plan view, with their meanings."""
 
 
 class HelpScreen(Dialog[None]):
@@ -29,7 +37,7 @@ class HelpScreen(Dialog[None]):
         super().__init__(view, title="Help")
 
     def text(self, view: View, width: int) -> list[Text]:
-        """Keys, then signs."""
+        """Keys, then signs and words."""
         palette = view.palette
         lines = []
         for key in (_VIEWS, *view.keys, *view.more_keys, view.quit_key, _MOVE):
@@ -37,7 +45,18 @@ class HelpScreen(Dialog[None]):
             first, *rest = wrapped(key.help + where, max(10, width - _INDENT - 2))
             lines.append(Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (first, palette.foreground)))
             lines += [Text(" " * _INDENT + part, style=palette.foreground) for part in rest]
-        return [*lines, Text(""), *_signs(width, palette)]
+        return [*lines, Text(""), *_signs(width, palette), Text(""), *_words(width, palette)]
+
+
+def _words(width: int, palette: Palette) -> list[Text]:
+    """The words of the Plan view, each with its meaning."""
+    label = max(len(word) for word, _ in _WORDS) + 2
+    lines = []
+    for word, meaning in _WORDS:
+        for index, part in enumerate(wrapped(meaning, max(10, width - label - 2))):
+            line = Text(f"  {'' if index else word:<{label}}", style=palette.accent)
+            lines.append(line.append(part, style=palette.foreground))
+    return lines
 
 
 def _signs(width: int, palette: Palette) -> list[Text]:

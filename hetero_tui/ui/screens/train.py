@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -129,7 +130,7 @@ class TrainScreen(Dialog[None]):
             rest = "… and more" if mistakes else "… and more: the events have all of it"
             red = [*red[: most - 1], Text(rest, style=palette.bad)]
         self.show("#mistake", Text("\n").join(red))
-        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
+        foot = under_way(view, self.room) if self._is_under_way else train_form.foot(view.state, job, given, self.room)
         self.show("#order-foot", Text(foot, style=palette.foreground))
 
     def _mistakes(self, job: str, text: str) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -192,9 +193,12 @@ class TrainScreen(Dialog[None]):
             self.draw(self.view())
 
 
-def under_way(view: View) -> str:
-    """How far an order is that was given: the cluster may have to be started for it."""
-    return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}; it goes on when this is hidden"
+def under_way(view: View, width: int) -> str:
+    """How far an order is that was given, in ``width`` cells: the cluster may have to be started for it."""
+    words = phase_words(view.state, view.now) or "the machines are looked at"
+    part, _, what = words.partition(": ")
+    said = [f"◔ {each}; it goes on when this is hidden" for each in ((words, part) if what else (words,))]
+    return next((line for line in said if cell_len(line) <= width), said[-1])
 
 
 def _fitting(text: str, width: int) -> str:

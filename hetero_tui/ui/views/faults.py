@@ -22,6 +22,7 @@ from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 from remote_agent.states import RunState
+from remote_agent.wording import share
 
 _HOST, _WHAT = Col(title="HOST", width=12), Col(title="WHAT", width=20, grows=True)
 _COLUMNS = (
@@ -173,7 +174,7 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
     if not run.faults:
         return [Text("No fault." if run.state.final else "No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
-    part = f" ({stalled / passed:.1%})" if passed else ""
+    part = f" ({share(stalled / passed, 1)})" if passed else ""
     cost = f"{fmt.took(stalled)} stalled{part}" if stalled else "no stall"
     if any(_ended(fault, run) and fault.stall_s is None for fault in run.faults):
         cost = f"{cost}, then to the end" if stalled else "stalled to the end"

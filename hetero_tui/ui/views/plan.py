@@ -30,13 +30,21 @@ _COLUMNS = (
     Col(title="SAMPLES", width=7, right=True, rank=2),
     Col(title="SPEED", width=9, right=True, rank=3),
     Col(title="FIXED", width=7, right=True, rank=5),
-    Col(title="PREDICTED", width=9, right=True, rank=1),
+    Col(title="PLANNED", width=9, right=True, rank=1),
     Col(title="COMPUTE", width=8, right=True),
     Col(title="PUSH", width=8, right=True, rank=6),
     Col(title="PULL", width=8, right=True, rank=7),
     Col(title="WAIT", width=8, right=True, rank=1),
     Col(title="HELPS", width=11, rank=8, grows=True),
 )
+
+
+_CAPTION = (
+    "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
+    " PLANNED: a share's computing; FIXED: what any share takes."
+)
+_LEAST_REASONS = FRAME + 2
+"""Lines of the reasons without which the table has no caption."""
 
 
 class PlanPane(Pane):
@@ -63,13 +71,16 @@ class PlanPane(Pane):
             return
         reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
         shares = shares_of(run, run.plan)
-        room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(shares), 6))))
+        caption = [Text(part, style=palette.muted) for part in wrapped(_CAPTION, width - INSIDE)]
+        least = FRAME + 1 + min(len(shares), 6)
+        caption = caption if height - least - len(caption) >= _LEAST_REASONS else []
+        room = min(len(reasons) + FRAME, max(0, height - least - len(caption)))
         self.give_heights({"plan": height - room, "reasons": room})
         entries = [
             Entry(key=share.worker, line=table_line(_COLUMNS, _cells(run, run.plan, share, palette), inside))
             for share in shares
         ]
-        self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette)
+        self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette, caption)
         if room:
             self.titled("reasons", "Why")
             self.lines("reasons").show(reasons)
@@ -104,7 +115,8 @@ def _none_yet(view: View) -> str:
         return f"{run.run} is no training run, so it has no plan."
     if run.state.final:
         return f"{run.run} ended before it had a plan."
-    return f"{run.run} has no plan yet; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
+    word = "has no plan yet" if run.plan is None else "gets a new plan"
+    return f"{run.run} {word}; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"
 
 
 def shares_of(run: RunView, plan: protocol.PlanMade) -> tuple[protocol.Share, ...]:
@@ -131,9 +143,9 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
     if worker is not None and not run.state.final:
         parts[0] = _gone(worker) or parts[0]
-    predicted = share.overhead_s + samples / share.speed if samples and is_measured else None
+    planned_s = share.overhead_s + samples / share.speed if samples and is_measured else None
     if stage is not None:
-        predicted = stage.seconds * plan.micro_batches
+        planned_s = stage.seconds * plan.micro_batches
     gone = worker is not None and not worker.alive
     style = palette.muted if gone else palette.foreground
     words = [
@@ -143,7 +155,7 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
         f"{samples:,}",
         f"{share.speed:,.0f}/s" if is_measured else "-",
         fmt.milliseconds(share.overhead_s) if is_measured else "-",
-        fmt.milliseconds(predicted) if predicted is not None else "-",
+        fmt.milliseconds(planned_s) if planned_s is not None else "-",
         *parts,
         helps(plan, share.host),
     ]

@@ -23,7 +23,7 @@ from hetero_tui.ui.draw.step_time import (
     timeline_lines,
     verdict,
 )
-from hetero_tui.ui.sentences import evaluation_words, outcome_line
+from hetero_tui.ui.sentences import evaluation_words, outcome_lines
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.lines import Lines
@@ -57,7 +57,11 @@ class RunPane(Pane):
         run, palette = view.run, view.palette
         beside = width >= SIDE_BY_SIDE
         self.set_class(beside, "side-by-side")
-        outcome = 1 if run is not None and run.state.final else 0
+        ended = outcome_lines(run, width, height - _LEAST, view) if run is not None and run.state.final else []
+        if run is None or not run.losses:
+            ended = ended[:1]  # the panel has the reason
+        self.lines("outcome").show(ended)
+        outcome = len(ended)
         room = height - outcome
         half = width // 2 if beside else width
         starting = run is view.state.run and is_starting(view.state)
@@ -70,15 +74,11 @@ class RunPane(Pane):
             inside = width - INSIDE
             lines = phases_lines(view.state, view.now, inside, palette) if starting else _nothing(run, view, inside)
             self.lines("loss").show(lines)
-            if outcome and run is not None:
-                self.lines("outcome").show([outcome_line(run, width, view)])
             return
         times = recent_times(run)
         heights = _heights(room, len(times), len(run.stages), beside=beside) | {"outcome": outcome, "plots": room}
         self.query_one("#right").display = any(heights[name] for name in ("stages", "time", "timeline", "rate"))
         self.give_heights(heights)
-        if outcome:
-            self.lines("outcome").show([outcome_line(run, width, view)])
         self._draw_loss(run, half - INSIDE, heights["loss"] - FRAME, view)
         right = (width - half if beside else width) - INSIDE
         if heights["stages"]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 
@@ -17,7 +18,7 @@ from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
-from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.draw.tables import GAP, Col, fitting, table_line, titles_line
 from hetero_tui.ui.header import shortened
 from hetero_tui.ui.keys import RUNS, is_resumable
 from hetero_tui.ui.palette import Palette
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
 _LONGEST_NAME = 20
 _CURVE = 16
+_JOB = 1
+"""The place of the job among the columns."""
+
 _COLUMNS = (
     Col(title="RUN", width=14),
     Col(title="JOB", width=12, rank=4),
@@ -91,21 +95,34 @@ class RunsPane(Pane):
         found = sorted(view.state.listed_runs or (), key=lambda run: run.started or 0.0, reverse=True)
         if self.table.sorted_by:
             found.sort(key=_ORDERS[self.table.sorted_by])
-        columns = _columns(found)
+        columns = _columns(found, inside)
         entries = [Entry(key=run.id, line=table_line(columns, _cells(run, self.chosen, view), inside)) for run in found]
         marked = self.about(view) or (found[0] if found else None)  # of the first picture the first one
-        foot = _foot(view, self.chosen, marked, inside)
+        job = [] if marked is None or marked.script else _whole_job(marked, columns, view, inside)
+        foot = [*job, *_foot(view, self.chosen, marked, inside)]
         self.table.fill("Runs", titles_line(columns, inside, palette), entries, palette, foot)
         if below:
             self.titled("compared", " and ".join(run.run for run in self.compared))
             self.lines("compared").show(compared_lines(self.compared, width - INSIDE, below - FRAME, palette))
 
 
-def _columns(runs: Sequence[protocol.RunSummary]) -> list[Col]:
-    """The columns; long names of runs, as sweeps have, get their room as far as it goes."""
-    name, *others = _COLUMNS
+def _columns(runs: Sequence[protocol.RunSummary], width: int) -> list[Col]:
+    """The columns; long names of runs, as sweeps have, and of jobs get their room as far as it goes."""
+    name, job, *others = _COLUMNS
     longest = max((len(run.id) + 1 for run in runs), default=0)
-    return [replace(name, width=max(name.width, min(longest, _LONGEST_NAME))), *others]
+    name = replace(name, width=max(name.width, min(longest, _LONGEST_NAME)))
+    kept = [replace(column, grows=False) for column in (name, job, *others)]
+    spare = width - sum(column.width + GAP for _, column, _ in fitting(kept, width)) + GAP
+    longest = max((cell_len(run.job) for run in runs), default=0)
+    return [name, replace(job, width=max(job.width, min(longest, job.width + spare))), *others]
+
+
+def _whole_job(run: protocol.RunSummary, columns: Sequence[Col], view: View, width: int) -> list[Text]:
+    """The job of a run whose line has no room for all of it; nothing where it has."""
+    room = next((room for place, _, room in fitting(columns, width) if place == _JOB), 0)
+    if cell_len(run.job) <= room:
+        return []
+    return [Text(part, style=view.palette.foreground) for part in wrapped(f"the job of {run.id}: {run.job}", width)]
 
 
 class RunsTable(Table):

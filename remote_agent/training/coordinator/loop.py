@@ -169,7 +169,7 @@ def _train(
             takeover_file.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
-    evaluation = judge.figures | _evaluate(request, model)
+    evaluation = judge.figures_of(last.step) | _evaluate(request, model)
     best, stopped = saver.path_of_best(), asked() and last.step < config.num_iterations
     reason = judge.reason or ("" if stopped else why_over(config, last.step))
     journal.write(

@@ -130,11 +130,11 @@ def test_it_says_what_changed() -> None:
     slowed = dataclasses.replace(hosts[1].devices[0].profile, speed=6.0)
     now = dataclasses.replace(FLEET, hosts=tuple(hosts)).now({"b/0": slowed})
     assert self_check.what_changed(FLEET, now) == (
-        "b/0 runs at 30% of its speed",
+        "b/0 runs at 30% of its planned speed",
         "the link of c sends 1.18 MB/s, 11.8 before",
     )
     assert self_check.what_was_off(after(FLEET, 1.5, 1.5, STEPS)).endswith(
-        "50% more than predicted (computing 1.5 times, all else 1.5 times as long)"
+        "50% more than predicted (computing 1.5 times as long, all else 1.5 times as long)"
     )
 
 
@@ -199,11 +199,15 @@ def test_a_run_is_made_ready_again_for_a_twentieth_of_its_time_at_most_but_for_t
 @pytest.mark.parametrize(
     ("compute", "rest", "words"),
     [
-        (1.0, 1.3, "more than predicted (computing 1 times, all else 1.3 times as long)"),
-        (190.0, 190.0, "190 times as long as predicted (computing 190 times, all else 190 times as long)"),
-        (12345.0, 12345.0, "12,345 times as long as predicted (computing 12,345 times, all else 12,345 times as long)"),
-        (3.1, 3.1, "3.1 times as long as predicted (computing 3.1 times, all else 3.1 times as long)"),
-        (0.001, 0.001, "99% less than predicted (computing 0.001 times, all else 0.2 times as long)"),
+        (1.0, 1.3, "more than predicted (computing as predicted, all else 1.3 times as long)"),
+        (190.0, 190.0, "190 times as long as predicted (computing 190 times as long, all else 190 times as long)"),
+        (
+            12345.0,
+            12345.0,
+            "12,345 times as long as predicted (computing 12,345 times as long, all else 12,345 times as long)",
+        ),
+        (3.1, 3.1, "3.1 times as long as predicted (computing 3.1 times as long, all else 3.1 times as long)"),
+        (0.001, 0.001, "99% less than predicted (computing 0.001 times as long, all else 0.2 times as long)"),
     ],
 )
 def test_how_wrong_a_plan_was_is_said_as_people_say_it(compute: float, rest: float, words: str) -> None:

@@ -146,9 +146,9 @@ def test_what_limits_is_computing_a_link_or_what_else_takes_the_time() -> None:
     computing = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3})
     assert said(computing)[-1] == "computing on a/0 is the limit"
     handling = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3, HANDLING: 0.7}, link_s=0.3)
-    assert said(handling)[-1] == "beside computing, handling takes the longest: 700 ms of 3 s"
+    assert said(handling)[-1] == "beside computing, most time goes to packing and summing gradients: 700 ms of 3 s"
     idle = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.4)
-    assert said(idle)[-1] == "beside computing, exchange takes the longest: 1 s of 3 s"
+    assert said(idle)[-1] == "beside computing, most time goes to the exchange of gradients and weights: 1 s of 3 s"
     link = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.5)
     assert said(link)[-1].startswith("the link of a limits: 500 ms of 3 s")
     assert said(found(terms={COMPUTE: 4.0, EXCHANGE: 1.0}, link_s=1.0))[-1].startswith("the link of a limits")
@@ -208,6 +208,7 @@ def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
 @pytest.mark.parametrize(
     ("ratio", "said"),
     [
+        (0.001, "<1% of its"),
         (0.3, "30% of its"),
         (1.99, "199% of its"),
         (2.0, "2 times its"),
@@ -217,4 +218,4 @@ def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
     ],
 )
 def test_a_changed_speed_is_told_in_percent_or_as_a_number_of_times(ratio: float, said: str) -> None:
-    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} speed"
+    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} planned speed"

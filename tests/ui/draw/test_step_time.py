@@ -92,6 +92,7 @@ def test_the_worker_that_waits_least_decides_what_the_step_is_bound_by() -> None
     assert verdict((fast, time("c", 0.9, 0.05, 0.05, 0.0))) == "compute-bound: c"
     assert verdict((fast,)) == "compute-bound"
     assert verdict((time("d", 0.37, 0.0, 0.0, 0.62),)) == "bound by calls between processes"
+    assert verdict((time("e", 0.2, 0.1, 0.2, 0.0),)) == "bound by push and pull", "no link is known to be used"
     assert verdict(()) == ""
 
 

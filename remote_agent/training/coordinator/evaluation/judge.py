@@ -34,7 +34,6 @@ class Judge:
         host: the coordinator's, for events.
 
     Attributes:
-        figures: the finite metrics of the newest evaluation.
         reason: why the run should end early; empty: it should not.
 
     Raises:
@@ -47,7 +46,7 @@ class Judge:
         self._evaluator = Evaluator(session) if session.validation is not None else None
         self._evaluated = session.order.done
         self._extra: Watched = ()
-        self.figures: dict[str, float] = {}
+        self._figures: dict[str, float] = {}
         self.reason = ""
         if self._evaluator is not None and session.takeover is None:
             self._check(session, self._evaluator)
@@ -114,6 +113,10 @@ class Judge:
             except rpc.NoAnswer as error:
                 raise server_gone(session, server.host, rpc.describe(error)) from error
 
+    def figures_of(self, step: int) -> dict[str, float]:
+        """The finite metrics of the weights after ``step``; none if a user stopped before these were evaluated."""
+        return self._figures if self._evaluated == step else {}
+
     def best_step(self, session: Session) -> int | None:
         """The step whose checkpoint is kept as the best one; None: there is none."""
         best = self._goal.best((*session.watched, *self._extra)) if session.config.keep_best else None
@@ -141,7 +144,7 @@ class Judge:
             session.journal.write(protocol.Notice, step=step, host=self._host, text=text)
             return Verdict()
         self._evaluated = step
-        self.figures = {name: figure for name, figure in evaluation.metrics.items() if figure is not None}
+        self._figures = {name: figure for name, figure in evaluation.metrics.items() if figure is not None}
         if self._goal.metric in evaluation.metrics:
             earlier = tuple(entry for entry in session.watched if entry[0] < step)
             session.evaluations.watched = (*earlier, (step, evaluation.metrics[self._goal.metric]))

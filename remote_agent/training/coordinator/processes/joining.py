@@ -92,7 +92,7 @@ class Joining:
         return self._hosts
 
     def again(self, member: WorkerHandle) -> Future[WorkerHandle]:
-        """Start the same worker in a new process, with its earlier speed; a failure is a TrainingError."""
+        """Start the same worker in a new process, with its planned speed; a failure is a TrainingError."""
         profile = member.track.current
         return self._in_background(lambda: self._open(member.seat, profile))
 

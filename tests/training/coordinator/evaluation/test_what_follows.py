@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.evaluation import judge
+from remote_agent.training.coordinator.evaluation.evaluator import Evaluation
 from remote_agent.training.coordinator.validation import Validation, check_plateau
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
@@ -172,3 +176,18 @@ def test_a_scheduler_is_not_given_figures_of_two_metrics() -> None:
     check_plateau("max", "max:right", data, found)
     check_plateau("max", "max:accuracy", data, dataclasses.replace(found, watched=()))
     check_plateau("", "max:accuracy", data, found)
+
+
+def test_a_run_that_is_stopped_has_no_figures_of_an_older_step_as_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = Evaluation(metrics={"val_loss": 0.5, "odd": None}, samples=8, seconds=0.1)
+    monkeypatch.setattr(judge, "Evaluator", lambda _: SimpleNamespace(evaluate=lambda *_, **__: evaluation))
+    session: Any = SimpleNamespace(
+        config=TrainingConfig(), validation=object(), order=SimpleNamespace(done=0, size=8), takeover=None,
+        watched=(), plateau=False, evaluations=SimpleNamespace(watched=()), source=SimpleNamespace(size=8),
+        journal=SimpleNamespace(write=lambda *_, **__: None), is_evaluated=lambda step, *_: step == 4,
+    )  # fmt: skip
+    judged = judge.Judge(session, "h")
+    for step in (4, 5):
+        judged.after(session, step, 0, 8)
+    assert judged.figures_of(4) == {"val_loss": 0.5}
+    assert judged.figures_of(5) == {}, "the user stopped it, and its last step was not evaluated"

@@ -180,4 +180,4 @@ def test_where_no_cut_fits_by_what_is_known_the_present_one_stays() -> None:
 
 def test_what_is_said_names_the_devices_that_changed() -> None:
     slow = _after(_after(_check(), 30, 1, 1, 1), LASTING_STEPS, 1, 4, 1)
-    assert slow.changes(NAMES) == ["b/cpu runs at 25% of its speed"]
+    assert slow.changes(NAMES) == ["b/cpu runs at 25% of its planned speed"]
