@@ -189,7 +189,7 @@ commanding.command(application)(plan_command.plan)
 @commanding.command(application)
 async def status(call: Call, output: Output) -> int:
     """Say what of ours is running, and where."""
-    async with call.session(narrate=False) as session:
+    async with call.session(narrate=False, needs_hosts=False) as session:
         from hetero_tui import reports
 
         runs = await session.status(judge=True)
@@ -220,7 +220,7 @@ async def down(
     purge: Annotated[bool, typer.Option("--purge", help="Remove all of ours but the runs, environments too.")] = False,
 ) -> int:
     """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
-    async with call.session() as session:
+    async with call.session(needs_hosts=False) as session:
         if not yes and not commanding.asks(
             f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
             f"{', environments too' if purge else ''}?"

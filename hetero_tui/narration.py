@@ -39,6 +39,9 @@ MOST_SAID = 1_000_000
 WORD_EVERY = 2.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
 
+CANT_JOIN = frozenset((HostState.UNREACHABLE, HostState.REFUSED, HostState.UNFIT, HostState.FAILED))
+"""States of hosts that nothing is waited for from."""
+
 _STARTS = {
     COORDINATOR: "its coordinator starts",
     WORKERS: "its workers start",
@@ -153,7 +156,8 @@ def waiting_for(state: State) -> str:
     joins = not is_live and any(host.state is HostState.STARTING for host in state.hosts)
     if state.cluster_state is ClusterState.STARTING or joins:
         at_most = duration(deadlines.NODE_START)
-        return f"Ray starts: {state.hosts_up} of {len(state.hosts)} hosts are up (a host gets {at_most} at most)"
+        waited_for = sum(host.state not in CANT_JOIN for host in state.hosts)
+        return f"Ray starts: {state.hosts_up} of {waited_for} hosts are up (a host gets {at_most} at most)"
     if state.cluster_state is ClusterState.STOPPING:
         return f"{state.cluster} is being taken down"
     if run is None or not is_live or (run.step and not run.is_starting):

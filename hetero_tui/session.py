@@ -13,7 +13,7 @@ from pathlib import Path
 from hetero_tui import events
 from hetero_tui.errors import HostError, OrderError
 from hetero_tui.events import ClusterState, Level
-from hetero_tui.fleet.bring_up import UpReport
+from hetero_tui.fleet.bring_up import UpReport, judged
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.probing import Probed
@@ -102,6 +102,15 @@ class Session(Following):
     def up_report(self) -> UpReport | None:
         """The report of the last bring-up; None: there was none."""
         return self._fleet.report
+
+    @property
+    def absent(self) -> Mapping[str, HostError]:
+        """The hosts of the inventory that can't take part as of the last look and bring-up, each with the reason."""
+        fleet = self._fleet
+        _, failed = judged(self.inventory, fleet.probed, head_name(fleet.surveyed))
+        failed |= {name: found.error for name, found in fleet.surveyed.items() if found.error is not None}
+        failed |= fleet.report.failed if fleet.report is not None else {}
+        return {name: error for name, error in failed.items() if name not in fleet.members}
 
     def record(self, place: Path | None = None) -> Path | None:
         """Record all events from now on until :meth:`close`; returns the file."""

@@ -41,7 +41,7 @@ def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
 def test_an_inventory_without_hosts_says_how_to_add_one(cli, words: tuple[str, ...]) -> None:
     cli.inventory.write_text("hosts:\n")
     done = cli(*words)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "names no hosts yet -> `hetero-tui add me@HOST` adds one" in done.stderr
 
 

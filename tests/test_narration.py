@@ -135,6 +135,9 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="nas"))
     state = apply(state, events.HostChanged(time=1.0, host="nas", state=HostState.UP))
     assert "1 of 2 hosts are up" in waiting_for(state)
+    for away in (HostState.UNREACHABLE, HostState.REFUSED, HostState.UNFIT, HostState.FAILED):
+        without = apply(state, events.HostChanged(time=1.0, host="mercer", state=away))
+        assert "1 of 1 hosts are up" in waiting_for(without), "nothing is waited for from a host that can't join"
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
     state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
     assert waiting_for(state) == "r: its coordinator starts, no step yet"
