@@ -100,7 +100,9 @@ def test_where_no_host_answers_nothing_is_done(started: list[str], command: str)
 
 EVERY: Mapping[str, tuple[str, ...]] = {
     **WITH_ALL,
-    **dict.fromkeys(("probe", "check", "bootstrap", "up", "attach", "logs", "report", "export", "serve", "metrics"), ()),
+    **dict.fromkeys(
+        ("probe", "check", "bootstrap", "up", "attach", "logs", "report", "export", "serve", "metrics"), ()
+    ),
     **dict.fromkeys(("drain", "undrain"), ("gone",)),
 }
 
