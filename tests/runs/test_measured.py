@@ -115,8 +115,10 @@ async def test_a_measurement_says_how_far_it_is_and_what_went_wrong(head: Transp
 async def test_nothing_is_measured_beside_a_run_a_sweep_or_a_script(
     monkeypatch: pytest.MonkeyPatch, script: bool
 ) -> None:
-    ended = protocol.RunSummary(id="old-1", job="digits", state=RunState.FINISHED, step=9, host="laptop")
-    live = protocol.RunSummary(id="sweep-2", job="digits", state=RunState.RUNNING, step=1, host="laptop", script=script)
+    ended = protocol.RunSummary(
+        id="old-1", job="digits", state=RunState.FINISHED, step=9, loss=None, started=1.0, host="laptop"
+    )
+    live = dataclasses.replace(ended, id="sweep-2", state=RunState.RUNNING, script=script)
 
     async def nothing(*_: object) -> None:
         return None
