@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from hetero_tui import output_place
 from hetero_tui.cli_options import AcceptKeys, Json, Plain
 from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, RunError, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, run_to_end
@@ -156,6 +157,8 @@ async def write_out(
     """Write what ``text`` makes of a run to ``path``, by default its name and ``ending``; without both to stdout."""
     from hetero_tui.reporting.figures import figures_of
 
+    if path is not None:
+        output_place.refuse_for_file(path, step="write")
     summary, happened = await session.history_of(await named(session, output, run))
     if summary.script:
         hint = f"`hetero-tui logs {summary.id}` shows what it printed"
@@ -168,8 +171,8 @@ async def write_out(
     try:
         path.write_text(written, encoding="utf-8")
     except OSError as error:
-        hint = "name another one with --output"
-        raise UsageError(f"{path} can't be written: {error.strerror}", step="write", hint=hint) from None
+        cause = f"{path} can't be written: {error.strerror}"
+        raise UsageError(cause, step="write", hint=output_place.ELSEWHERE) from None
     if output.as_json:
         output.document({"run": summary.id, "file": str(path.resolve())})
     else:

@@ -129,7 +129,8 @@ class Output:
 class Narrator:
     """Prints each new line of the state's log to stderr, once.
 
-    What a :class:`StepPrinter` prints on the same terminal as well is left out, unless there is none (``alone``).
+    What a :class:`StepPrinter` prints on the same terminal, or into the same file, is left out, unless there is none
+    (``alone``).
     """
 
     def __init__(self, output: Output, *, alone: bool = False) -> None:
@@ -143,10 +144,18 @@ class Narrator:
         new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
             self._said = line.number
-            if line.is_data and self._beside_data and sys.stdout.isatty():
+            if line.is_data and self._beside_data and (sys.stdout.isatty() or _is_one_stream()):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
+
+
+def _is_one_stream() -> bool:
+    """Whether stdout and stderr go to the same place, as with ``2>&1``."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # it is no file
+        return False
 
 
 def waiting_for(state: State) -> str:
