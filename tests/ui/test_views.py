@@ -28,7 +28,6 @@ from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
-from remote_agent.protocol import PlanMade
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.logs import log_lines
@@ -39,6 +38,7 @@ from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
+from remote_agent.protocol import PlanMade
 from remote_agent.states import RunState
 
 
