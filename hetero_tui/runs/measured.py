@@ -53,7 +53,7 @@ async def measure(
         HostError: the head failed at it, or the job can't be trained.
     """
     name = f"plan-{secrets.token_hex(4)}"
-    place = f"{agent.folder(inventory.cluster)}/plans/{name}"
+    place = f"{agent.folder(inventory.cluster)}/{protocol.PLANS}/{name}"
     if archive is not None:
         await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadlines.SHIP_JOB)
     written = protocol.encode(spec).encode() + b"\n"
