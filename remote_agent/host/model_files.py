@@ -50,8 +50,7 @@ def mistakes(given: Mapping[str, Any]) -> Iterator[Mistake]:
             )
         else:
             yield from _about_targets(given, files)
-    if isinstance(config, dict):
-        yield from _about_tokenizer(given, config)
+    yield from _about_tokenizer(given, config if isinstance(config, dict) else {})
     yield from _about_data(str(given["data"]))
 
 
