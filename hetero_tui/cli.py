@@ -18,7 +18,7 @@ from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
-from hetero_tui.interrupted import STARTING, half_way
+from hetero_tui.interrupted import PLANNING, STARTING, half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -183,7 +183,7 @@ async def up(
         return commanding.exit_code(done=list(report.joined), failed=list(report.failed))
 
 
-commanding.command(application)(plan_command.plan)
+commanding.command(application, interrupted=half_way(PLANNING))(plan_command.plan)
 
 
 @commanding.command(application)

@@ -21,7 +21,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.following import Following
 from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import ADDING, RESUMING, STARTING, TRAINING
+from hetero_tui.interrupted import ADDING, PLANNING, RESUMING, STARTING, TRAINING
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
@@ -193,7 +193,7 @@ class Session(Following):
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
         """Measurements of the fleet and a job, and whether they were made now."""
-        async with self._exclusively("planning"), self._fleet.alone("plan"):
+        async with self._exclusively(PLANNING), self._fleet.alone("plan"):
             return await measured.survey_of(self._fleet, order, self.notice, anew=anew)
 
     async def resume_run(self, run: str | None = None, settings: Mapping[str, str] = types.MappingProxyType({})) -> str:

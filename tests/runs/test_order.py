@@ -91,6 +91,12 @@ def test_a_name_that_is_no_job_is_refused_with_its_line(file: Path, name: str, s
     assert said in refusal(f"{file}:{name}")
 
 
+def test_a_file_of_another_kind_is_not_called_missing(file: Path) -> None:
+    (notebook := file.with_suffix(".ipynb")).write_text("{}")
+    for text in (f"{notebook}", f"{notebook}:job"):
+        assert f"{notebook} is not a Python file -> a JOB is one of" in refusal(text)
+
+
 def test_a_misspelled_file_gets_the_nearest(file: Path) -> None:
     assert f"did you mean '{file}:job'?" in refusal(f"{file.with_suffix('')}:job")
     assert "did you mean 'My Model.py'?" in refusal(f"{file.parent}/MyModel.py:job")
