@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, OrderError
+from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.bring_up import judged
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.runs.order import Order
+from remote_agent import settings as fields
 from remote_agent.kinds import convert
 
 STEP = "look at the job's files"
@@ -34,8 +36,10 @@ async def refuse_files(fleet: LiveFleet, order: Order) -> None:
     if not {"model", "data"} <= given.keys():  # trials of a sweep get them
         return
     given["from_scratch"] = convert(bool, order.settings.get("from_scratch", "false"), parse=True)
+    given |= {name: fields.values_of(order.settings).get(name) for name in ("lora_rank", "quantize")}
     head = head_name(fleet.surveyed) or fleet.inventory.head
     fit, _ = judged(fleet.inventory, fleet.probed, head)
+    given["memory"] = _memory([facts for _, facts in fit.values()])
     asked = {name: facts for name, (_, facts) in fit.items() if head in (None, name)}
 
     async def ask(host: str) -> Mapping[str, str] | None:
@@ -57,3 +61,10 @@ async def refuse_files(fleet: LiveFleet, order: Order) -> None:
         where = f" (on {' and on '.join(answers)})"
         hint = "; ".join(dict.fromkeys(first[cause] for cause in sure))
         raise OrderError(tuple(f"{cause}{where}" for cause in sure), hint=hint)
+
+
+def _memory(machines: Sequence[HostFacts]) -> int:
+    """Bytes of memory of all these machines and their accelerators; 0: of one it is not known."""
+    sizes = [machine.memory.total_bytes for machine in machines]
+    sizes += [each.memory_bytes for machine in machines for each in machine.accelerators]
+    return sum(size or 0 for size in sizes) if all(sizes) else 0

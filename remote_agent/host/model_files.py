@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,9 @@ ENDINGS = (".jsonl", ".txt")
 
 OTHER_FORMS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 """Of weights."""
+
+BYTES_TRAINED, BYTES_FP32, BYTES_NF4 = 16, 4, 0.5
+"""Of a weight: with its gradient and the two moments of AdamW, and of a frozen one."""
 
 Mistake = tuple[str, str]
 """What is wrong, and what to do."""
@@ -49,15 +53,32 @@ def mistakes(given: Mapping[str, Any]) -> Iterator[Mistake]:
                 "name a folder with weights in safetensors; from_scratch=true begins with random weights",
             )
         else:
-            yield from _about_targets(given, files)
+            tables = [_header(file) for file in files]
+            yield from _about_targets(given, tables)
+            yield from _about_memory(given, tables)
     yield from _about_tokenizer(given, config if isinstance(config, dict) else {})
     yield from _about_data(str(given["data"]))
 
 
-def _about_targets(given: Mapping[str, Any], files: list[Path]) -> Iterator[Mistake]:
+def _about_memory(given: Mapping[str, Any], tables: list[Mapping[str, Any] | None]) -> Iterator[Mistake]:
+    """A model for which all memory is too little, though nothing but weights, gradients and AdamW's state was there."""
+    numbers = sum(math.prod(map(int, _shape(each))) for table in tables for each in (table or {}).values())
+    each = BYTES_TRAINED if not given.get("lora_rank") else BYTES_NF4 if given.get("quantize") == "nf4" else BYTES_FP32
+    least, there = numbers * each / 1e9, float(given.get("memory", 0)) / 1e9
+    if there and least > there:
+        cause = f"its {numbers:,} weights take at least {least:,.3g} GB to train, and all machines have {there:,.3g} GB"
+        hint = "add machines, take a smaller model, or set lora_rank=16 and quantize=nf4"
+        yield f"model={given['model']}: {cause}: {least - there:,.3g} GB are missing", hint
+
+
+def _shape(about: object) -> list[Any]:
+    shape = about.get("shape") if isinstance(about, dict) else None
+    return shape if isinstance(shape, list) else [0]
+
+
+def _about_targets(given: Mapping[str, Any], tables: list[Mapping[str, Any] | None]) -> Iterator[Mistake]:
     """Adapters for layers that have no matrix in any of the files."""
     targets = [name for each in str(given.get("lora_targets", "")).split(",") if (name := each.strip())]
-    tables = [_header(file) for file in files]
     if not targets or any(table is None for table in tables):
         return
     known = sorted({name.split(".")[-2] for table in tables for name in table or () if _is_matrix(name, table)})
@@ -70,8 +91,7 @@ def _about_targets(given: Mapping[str, Any], files: list[Path]) -> Iterator[Mist
 
 
 def _is_matrix(name: str, table: Mapping[str, Any] | None) -> bool:
-    about = (table or {}).get(name)
-    return name.endswith(".weight") and isinstance(about, dict) and len(about.get("shape", ())) == 2
+    return name.endswith(".weight") and len(_shape((table or {}).get(name))) == 2
 
 
 def _header(file: Path) -> Mapping[str, Any] | None:

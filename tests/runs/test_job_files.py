@@ -32,7 +32,8 @@ def fleet(monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path], head: str | N
 
         transport.run = at_home  # type: ignore[method-assign,assignment]
         transports[host.name] = transport
-    facts = SimpleNamespace(python=SimpleNamespace(executable=sys.executable))
+    memory = SimpleNamespace(total_bytes=10**9)
+    facts = SimpleNamespace(python=SimpleNamespace(executable=sys.executable), memory=memory, accelerators=())
     monkeypatch.setattr(job_files, "judged", lambda *_: ({host.name: (host, facts) for host in hosts}, {}))
     return cast("LiveFleet", SimpleNamespace(inventory=inventory, surveyed={}, probed=(), transports=transports))
 
@@ -70,6 +71,23 @@ async def test_a_mistake_on_the_head_is_told_and_one_that_another_host_does_not_
     assert await refusal(fleet(monkeypatch, homes)) == "", "each of them may be the head"
     everywhere = await refusal(fleet(monkeypatch, homes), "tokenizer=~/none")
     assert "tokenizer=~/none: not a folder (on a and on b)" in everywhere
+
+
+async def test_a_model_that_fits_nowhere_is_refused_with_how_much_is_missing(
+    monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path]
+) -> None:
+    """By the headers of its weights: nothing of them is read."""
+    table = json.dumps({"a.weight": {"dtype": "BF16", "shape": [1000, 200_000]}, "__metadata__": {"format": "pt"}})
+    for home in homes.values():
+        (home / "model" / "config.json").write_text("{}")
+        (home / "model" / "model.safetensors").write_bytes(len(table).to_bytes(8, "little") + table.encode())
+        (home / "text.txt").write_text("words")
+    both = fleet(monkeypatch, homes)
+    said = await refusal(both, "from_scratch=false")
+    assert (
+        "its 200,000,000 weights take at least 3.2 GB to train, and all machines have 2 GB: 1.2 GB are missing" in said
+    )
+    assert await refusal(both, "from_scratch=false", "lora_rank=4") == ""
 
 
 async def test_other_jobs_and_trials_that_get_their_files_later_are_not_looked_at(
