@@ -24,7 +24,7 @@ from hetero_tui.cli_options import (
     with_log,
 )
 from hetero_tui.commanding import Call
-from hetero_tui.interrupted import half_way
+from hetero_tui.interrupted import RESUMING, TRAINING, half_way
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Narrator, Output
 from remote_agent import protocol
@@ -38,7 +38,7 @@ FORMS = ("csv", "json", *protocol.WEIGHTS)
 """What ``export`` writes."""
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way(TRAINING))
 async def train(
     call: Call,
     output: Output,
@@ -120,7 +120,7 @@ async def stop(call: Call, output: Output, run: LiveRun = None) -> int:
         return DONE
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way(RESUMING))
 async def resume(
     call: Call,
     output: Output,

@@ -212,6 +212,8 @@ def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
         ("stop", "stop"),
         ("status", "status"),
         ("plan", "plan"),
+        ("train", "train"),
+        ("resume", "resume"),
     ],
 )
 def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half_done(
@@ -224,7 +226,7 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
         return INTERRUPTED
 
     monkeypatch.setattr(commanding, "run_to_end", interrupted_at_once)
-    words = [command, "digits"] if command == "plan" else [command]
+    words = [command, "digits"] if command in ("plan", "train") else [command]
     assert CliRunner().invoke(application, words).exit_code == INTERRUPTED
     (said,) = told
     assert f"`hetero-tui {finishes}`" in said
