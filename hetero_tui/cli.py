@@ -18,7 +18,7 @@ from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
-from hetero_tui.interrupted import STARTING, half_way
+from hetero_tui.interrupted import PLANNING, STARTING, half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -187,13 +187,13 @@ async def up(
         return commanding.exit_code(done=list(report.joined), failed=list(report.failed))
 
 
-commanding.command(application)(plan_command.plan)
+commanding.command(application, interrupted=half_way(PLANNING))(plan_command.plan)
 
 
 @commanding.command(application)
 async def status(call: Call, output: Output) -> int:
     """Say what of ours is running, and where."""
-    async with call.session(narrate=False) as session:
+    async with call.session(narrate=False, needs_hosts=False) as session:
         from hetero_tui import reports
 
         runs = await session.status(judge=True)
@@ -224,7 +224,7 @@ async def down(
     purge: Annotated[bool, typer.Option("--purge", help="Remove all of ours but the runs, environments too.")] = False,
 ) -> int:
     """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
-    async with call.session() as session:
+    async with call.session(needs_hosts=False) as session:
         count = len(session.inventory.hosts)
         if not yes and not commanding.asks(
             f"Tear down {session.inventory.cluster} on {count} host{'' if count == 1 else 's'}"

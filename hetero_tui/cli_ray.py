@@ -34,9 +34,9 @@ async def run(
 
     order = read_script(file, arguments or (), paths or ())
     async with call.session(watch=True) as session:
-        name = await session.launch(order)
+        name, absent = await session.launch(order), session.absent
         output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
-        return await commanding.follow_script(session, output, name)
+        return commanding.without(output, await commanding.follow_script(session, output, name), absent)
 
 
 @commanding.command(commands, options=(), context_settings=_ITS_OWN | {"help_option_names": []})

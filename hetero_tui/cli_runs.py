@@ -24,9 +24,9 @@ from hetero_tui.cli_options import (
     with_log,
 )
 from hetero_tui.commanding import Call
-from hetero_tui.interrupted import half_way
+from hetero_tui.interrupted import RESUMING, TRAINING, half_way
 from hetero_tui.launcher import DONE, USAGE
-from hetero_tui.narration import Output
+from hetero_tui.narration import Narrator, Output
 from remote_agent import protocol
 from remote_agent.states import stands_at
 
@@ -39,7 +39,7 @@ FORMS = ("csv", "json", *protocol.WEIGHTS)
 """What ``export`` writes."""
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way(TRAINING))
 async def train(
     call: Call,
     output: Output,
@@ -78,9 +78,9 @@ async def train(
         if known is None:
             output.say(" ".join([order.job.reference, *(f"{name}={value}" for name, value in order.settings.items())]))
         asks = commanding.asks if commanding.on_a_terminal(output) else None
-        run = await session.launch(order, sources, asks)
+        run, absent = await session.launch(order, sources, asks), session.absent
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
-        return await commanding.follow(session, output, run)
+        return commanding.without(output, await commanding.follow(session, output, run), absent)
 
 
 @commanding.command(commands)
@@ -112,7 +112,7 @@ async def logs(
 @commanding.command(commands, interrupted=half_way("ending the run"))
 async def stop(call: Call, output: Output, run: LiveRun = None) -> int:
     """End a run after its current step, with a checkpoint."""
-    async with call.session(narrate=False) as session:
+    async with call.session(narrate=False, needs_hosts=False) as session:
         ended = await session.stop_run(run)
         if output.as_json:
             output.document({"run": ended.id, "state": ended.state, "step": ended.step})
@@ -121,7 +121,7 @@ async def stop(call: Call, output: Output, run: LiveRun = None) -> int:
         return DONE
 
 
-@commanding.command(commands)
+@commanding.command(commands, interrupted=half_way(RESUMING))
 async def resume(
     call: Call,
     output: Output,
@@ -136,9 +136,9 @@ async def resume(
 
     changes = read_changes(settings or ())
     async with call.session(record=True) as session:
-        resumed = await session.resume_run(run, changes)
+        resumed, absent = await session.resume_run(run, changes), session.absent
         output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
-        return await commanding.follow(session, output, resumed)
+        return commanding.without(output, await commanding.follow(session, output, resumed), absent)
 
 
 @commanding.command(commands)
@@ -158,7 +158,7 @@ async def undrain(call: Call, output: Output, host: Host) -> int:
 @commanding.command(commands)
 async def runs(call: Call, output: Output) -> int:
     """List the runs on all hosts, oldest first."""
-    async with call.session(narrate=False) as session:
+    async with call.session(narrate=False, needs_hosts=False) as session:
         from hetero_tui import reports
 
         found = await session.status()
@@ -263,7 +263,7 @@ def replay(
     plain: Plain = False,
 ) -> None:
     """Show a recorded session again in the app. With pause, speed and scrub; in a pipe: its log and how it ended."""
-    raise typer.Exit(commanding.replay(Output(as_json, plain), path))
+    raise typer.Exit(_replayed(Output(as_json, plain), path))
 
 
 @commanding.command(commands, options=("plain", "accept"))
@@ -285,4 +285,28 @@ def _told(output: Output, host: str, asked: Asked) -> int:
         output.document({"run": asked.run, "host": host, "said": asked.said})
     else:
         output.data(asked.said)
+    return DONE
+
+
+def _replayed(output: Output, path: Path | None) -> int:
+    """Show a recording (None: the newest): in the app where there is a terminal for it, else its log and its end."""
+    from hetero_tui import reports
+    from hetero_tui.launcher import on_a_terminal, open_replay
+    from hetero_tui.recording.recording import newest, read
+    from hetero_tui.recording.replay import Replay
+
+    recording = commanding.checked(output, lambda: read(path if path is not None else newest()))
+    if recording.cut_off:
+        output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
+    if not (output.as_json or output.plain) and on_a_terminal():
+        return open_replay(Replay(recording))
+    narrator, state = Narrator(output, alone=True), recording.state_after(1)
+    for count in range(1, len(recording.entries) + 1):
+        state = recording.folded(state, count - 1, count)
+        if not output.as_json:
+            narrator(state)
+    if output.as_json:
+        output.document(reports.recording_document(recording.begins, recording.ends, state))
+    else:
+        output.data(reports.recording_line(recording.begins, recording.ends, state))
     return DONE

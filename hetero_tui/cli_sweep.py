@@ -43,9 +43,9 @@ async def sweep(
     if order.search is not None and order.search.trials < trials:
         output.say(f"{order.search.trials} trials: each combination of the values once")
     async with call.session(watch=True) as session:
-        name = await session.launch(order)
+        name, absent = await session.launch(order), session.absent
         output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
         code = await commanding.follow_script(session, output, name)
         if code == DONE:
             output.say(f"`hetero-tui train --from {name}` trains with the best settings on all devices")
-        return code
+        return commanding.without(output, code, absent)

@@ -7,13 +7,14 @@ import contextlib
 import inspect
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from hetero_tui import output_place
 from hetero_tui.cli_options import AcceptKeys, Json, Plain
 from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, RunError, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, run_to_end
@@ -156,6 +157,8 @@ async def write_out(
     """Write what ``text`` makes of a run to ``path``, by default its name and ``ending``; without both to stdout."""
     from hetero_tui.reporting.figures import figures_of
 
+    if path is not None:
+        output_place.refuse_for_file(path, step="write")
     summary, happened = await session.history_of(await named(session, output, run))
     if summary.script:
         hint = f"`hetero-tui logs {summary.id}` shows what it printed"
@@ -168,8 +171,8 @@ async def write_out(
     try:
         path.write_text(written, encoding="utf-8")
     except OSError as error:
-        hint = "name another one with --output"
-        raise UsageError(f"{path} can't be written: {error.strerror}", step="write", hint=hint) from None
+        cause = f"{path} can't be written: {error.strerror}"
+        raise UsageError(cause, step="write", hint=output_place.ELSEWHERE) from None
     if output.as_json:
         output.document({"run": summary.id, "file": str(path.resolve())})
     else:
@@ -242,6 +245,15 @@ def exit_code(*, done: Sequence[object], failed: Sequence[object]) -> int:
     return PARTLY if done else FAILED
 
 
+def without(output: Output, code: int, absent: Mapping[str, HostError]) -> int:
+    """The exit code of what is done with all hosts of the inventory but the ``absent`` ones, which are named."""
+    if code != DONE:
+        return code
+    for error in absent.values():
+        output.error(error)
+    return exit_code(done=[code], failed=[*absent])
+
+
 def can_ask() -> bool:
     """Whether there is a terminal to ask at."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -298,16 +310,23 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def session(
-        self, *, narrate: bool = True, record: bool = False, watch: bool = False, stays: bool = False
+        self,
+        *,
+        narrate: bool = True,
+        record: bool = False,
+        watch: bool = False,
+        stays: bool = False,
+        needs_hosts: bool = True,
     ) -> AsyncIterator[Session]:
         """Read the inventory and open a session; it tells what it does (``narrate``), and is written down (``record``).
 
         The hosts' use is followed meanwhile where it is recorded, or with ``watch``. With ``stays`` also what other
         terminals start later, and hosts that did not answer are tried again, as in the app; it only looks: a run whose
-        head or coordinator is lost is let go on by an app or `attach`, not by it.
+        head or coordinator is lost is let go on by an app or `attach`, not by it. Without ``needs_hosts`` an inventory
+        without hosts will do: something may run on those that it had before.
 
         Raises:
-            HeteroTuiError: the inventory has mistakes.
+            HeteroTuiError: the inventory has mistakes, or no hosts.
         """
         from hetero_tui.app_session import AppSession
         from hetero_tui.inventory.file import load
@@ -315,7 +334,10 @@ class Call:
 
         inventory, watches = load(self.path), record or watch or stays
         if not inventory.hosts:
-            self.output.say(f"hetero-tui: {self.path} names no hosts yet -> `hetero-tui add me@HOST` adds one")
+            nothing = UsageError(f"{self.path} names no hosts yet", hint="`hetero-tui add me@HOST` adds one")
+            if needs_hosts:
+                raise nothing
+            self.output.error(nothing)
         kind = AppSession if stays else Session
         session = kind(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
         if isinstance(session, AppSession):
@@ -374,27 +396,3 @@ def command(
         return commands.command(**settings)(called)
 
     return made
-
-
-def replay(output: Output, path: Path | None) -> int:
-    """Show a recording (None: the newest): in the app where there is a terminal for it, else its log and its end."""
-    from hetero_tui import reports
-    from hetero_tui.launcher import on_a_terminal, open_replay
-    from hetero_tui.recording.recording import newest, read
-    from hetero_tui.recording.replay import Replay
-
-    recording = checked(output, lambda: read(path if path is not None else newest()))
-    if recording.cut_off:
-        output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
-    if not (output.as_json or output.plain) and on_a_terminal():
-        return open_replay(Replay(recording))
-    narrator, state = Narrator(output, alone=True), recording.state_after(1)
-    for count in range(1, len(recording.entries) + 1):
-        state = recording.folded(state, count - 1, count)
-        if not output.as_json:
-            narrator(state)
-    if output.as_json:
-        output.document(reports.recording_document(recording.begins, recording.ends, state))
-    else:
-        output.data(reports.recording_line(recording.begins, recording.ends, state))
-    return DONE

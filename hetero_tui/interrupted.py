@@ -8,6 +8,9 @@ from __future__ import annotations
 STARTING, ADDING, TRAINING, RESUMING = "starting", "adding hosts", "starting a run", "resuming"
 """Of a cluster, of hosts in one that is there already, and of a run, which brings a cluster up that is down."""
 
+PLANNING = "planning"
+"""Devices and links are measured, for which a cluster is brought up."""
+
 ASKING, PROBING = "asking hosts", "probing"
 """Of what only looks: how the hosts stand, and what they are."""
 
@@ -18,6 +21,7 @@ _FINISHED_BY = {
     TRAINING: "`hetero-tui train` starts it anew, `hetero-tui down` takes down what came of it",
     "installing": "`hetero-tui bootstrap` finishes it",
     "mending": "`hetero-tui check --fix` finishes it",
+    PLANNING: "`hetero-tui plan` starts it anew; a cluster that it brought up stays, and `hetero-tui down` ends it",
     RESUMING: "`hetero-tui resume` finishes it",
     "failing over": "`hetero-tui resume` finishes it",
     "ending the run": "`hetero-tui stop` finishes it",

@@ -170,6 +170,8 @@ class _Threads(ThreadPoolExecutor):
         future: Future[T] = Future()
 
         def whole() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # the command was interrupted; from here on it can't be cancelled, and may have a result
             try:
                 result = work(*words, **named)
             except Exception as error:  # noqa: BLE001 - it is the caller's

@@ -39,6 +39,9 @@ MOST_SAID = 1_000_000
 WORD_EVERY = 2.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
 
+CANT_JOIN = frozenset((HostState.UNREACHABLE, HostState.REFUSED, HostState.UNFIT, HostState.FAILED))
+"""States of hosts that nothing is waited for from."""
+
 _STARTS = {
     COORDINATOR: "its coordinator starts",
     WORKERS: "its workers start",
@@ -126,7 +129,8 @@ class Output:
 class Narrator:
     """Prints each new line of the state's log to stderr, once.
 
-    What a :class:`StepPrinter` prints on the same terminal as well is left out, unless there is none (``alone``).
+    What a :class:`StepPrinter` prints on the same terminal, or into the same file, is left out, unless there is none
+    (``alone``).
     """
 
     def __init__(self, output: Output, *, alone: bool = False) -> None:
@@ -140,10 +144,18 @@ class Narrator:
         new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
             self._said = line.number
-            if line.is_data and self._beside_data and sys.stdout.isatty():
+            if line.is_data and self._beside_data and (sys.stdout.isatty() or _is_one_stream()):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
+
+
+def _is_one_stream() -> bool:
+    """Whether stdout and stderr go to the same place, as with ``2>&1``."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # it is no file
+        return False
 
 
 def waiting_for(state: State) -> str:
@@ -153,7 +165,8 @@ def waiting_for(state: State) -> str:
     joins = not is_live and any(host.state is HostState.STARTING for host in state.hosts)
     if state.cluster_state is ClusterState.STARTING or joins:
         at_most = duration(deadlines.NODE_START)
-        return f"Ray starts: {state.hosts_up} of {len(state.hosts)} hosts are up (a host gets {at_most} at most)"
+        waited_for = sum(host.state not in CANT_JOIN for host in state.hosts)
+        return f"Ray starts: {state.hosts_up} of {waited_for} hosts are up (a host gets {at_most} at most)"
     if state.cluster_state is ClusterState.STOPPING:
         return f"{state.cluster} is being taken down"
     if run is None or not is_live or (run.step and not run.is_starting):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hetero_tui import commanding
 from hetero_tui.cli_options import Job, Settings, With
 from hetero_tui.commanding import Call
 from hetero_tui.launcher import DONE, FAILED
@@ -61,9 +62,12 @@ async def plan(
     async with call.session() as session:
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
+        absent = session.absent
         if race:
-            return await _race(session, output, order, survey, config, "loss" if by == "loss" else "speed")
-        return _print(output, survey, config, changes, explain=explain, measured=measured)
+            code = await _race(session, output, order, survey, config, "loss" if by == "loss" else "speed")
+        else:
+            code = _print(output, survey, config, changes, explain=explain, measured=measured)
+        return commanding.without(output, code, absent)
 
 
 def _mistakes(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hetero_tui import events
 from hetero_tui.errors import HostError, OrderError
 from hetero_tui.events import ClusterState, Level
-from hetero_tui.fleet.bring_up import UpReport
+from hetero_tui.fleet.bring_up import UpReport, judged
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.probing import Probed
@@ -21,12 +21,13 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.following import Following
 from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import ADDING, PROBING, RESUMING, STARTING, TRAINING
+from hetero_tui.interrupted import ADDING, PLANNING, PROBING, RESUMING, STARTING, TRAINING
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.elsewhere import Elsewhere
+from hetero_tui.runs.job_files import refuse_files
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, find_among, find_to_stop, list_runs, live_runs, stop_run
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
@@ -103,6 +104,15 @@ class Session(Following):
         """The report of the last bring-up; None: there was none."""
         return self._fleet.report
 
+    @property
+    def absent(self) -> Mapping[str, HostError]:
+        """The hosts of the inventory that can't take part as of the last look and bring-up, each with the reason."""
+        fleet = self._fleet
+        _, failed = judged(self.inventory, fleet.probed, head_name(fleet.surveyed))
+        failed |= {name: found.error for name, found in fleet.surveyed.items() if found.error is not None}
+        failed |= fleet.report.failed if fleet.report is not None else {}
+        return {name: error for name, error in failed.items() if name not in fleet.members}
+
     def record(self, place: Path | None = None) -> Path | None:
         """Record all events from now on until :meth:`close`; returns the file."""
         self._recorder = Recorder(place, complain=lambda text: self.notice(Level.WARNING, text))
@@ -168,6 +178,7 @@ class Session(Following):
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)
+            await refuse_files(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             elif order.script is None or order.search is not None:
@@ -182,7 +193,7 @@ class Session(Following):
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
         """Measurements of the fleet and a job, and whether they were made now."""
-        async with self._exclusively("planning"), self._fleet.alone("plan"):
+        async with self._exclusively(PLANNING), self._fleet.alone("plan"):
             return await measured.survey_of(self._fleet, order, self.notice, anew=anew)
 
     async def resume_run(self, run: str | None = None, settings: Mapping[str, str] = types.MappingProxyType({})) -> str:

@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from remote_agent.kinds import nearest
+
 Watched = tuple[tuple[int, float | None], ...]
 """(step, figure) of each evaluation so far, in the order of the steps; None: the figure was not a finite number."""
 
 VAL_LOSS = "val_loss"
 """The loss over the validation data: what is watched where nothing else is named."""
+
+USUAL = (VAL_LOSS, "accuracy", "perplexity")
+"""Metrics that are measured where a job has none of its own, and of a language model."""
+
+_ALIKE = 0.7
+"""How alike two names are of which one is a misspelling of the other."""
 
 _LESS, _MORE = ("loss", "error", "perplexity"), ("accuracy",)
 """Ends of names that say by themselves whether less or more is better."""
@@ -54,7 +62,9 @@ class Goal:
             return cls(name)
         if not separated and name.endswith(_MORE):
             return cls(name, -1)
-        raise ValueError(f"say min:{name or 'NAME'} if less is better, or max:{name or 'NAME'}")
+        close = nearest(name, USUAL, alike=_ALIKE) if name else ""
+        advice = f"did you mean {close!r}? else " if close else ""
+        raise ValueError(f"{advice}say min:{name or 'NAME'} if less is better, or max:{name or 'NAME'}")
 
     def best(self, watched: Watched) -> tuple[int, float] | None:
         """The first of the best (step, figure); None: none was a finite number."""

@@ -78,6 +78,9 @@ CONTROL_FILE = "control.jsonl"
 PROFILES = "profiles"
 """In the cluster's folder on the head: what was measured, a file for each job with its settings and devices."""
 
+PLANS = "plans"
+"""In the cluster's folder on each host: what belongs to a measurement that is under way, a folder each."""
+
 MEASURING = "measuring: "
 """What a line begins with in which the measurement for a plan says how far it is."""
 

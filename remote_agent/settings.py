@@ -90,7 +90,7 @@ def _all_mistakes_at_once(config: type[_Config]) -> type[_Config]:
         values, mistakes = _read(settings, parse=False)
         if unnamed:
             mistakes.insert(0, f"{unnamed[0]!r}: settings are given by name, as in batch_size=64")
-        mistakes += _conflicts({**_defaults(), **values}, among=_right(settings, values))
+        mistakes += _conflicts({**defaults(), **values}, among=_right(settings, values))
         if mistakes:
             raise ConfigError(tuple(mistakes))
         plain(self, **values)
@@ -276,10 +276,9 @@ class TrainingConfig:
         return cls(**(base | {name: value for name, value in values.items() if name in base}))
 
 
-def values_of(settings: Mapping[str, str], rest: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def values_of(settings: Mapping[str, str], rest: Mapping[str, Any] = types.MappingProxyType({})) -> Mapping[str, Any]:
     """What is known of the settings: those of texts that can be read, and beside them as in :func:`check`."""
-    given = _read({name: text for name, text in settings.items() if name in hints()}, parse=True)[0]
-    return given if rest is None else {**_defaults(), **rest, **given}
+    return {**rest, **_read({name: text for name, text in settings.items() if name in hints()}, parse=True)[0]}
 
 
 def names() -> tuple[str, ...]:
@@ -293,7 +292,7 @@ def check(
     parse: bool = True,
     own: Mapping[str, Any] = types.MappingProxyType({}),
     is_open: bool = False,
-    rest: Mapping[str, Any] | None = None,
+    rest: Mapping[str, Any] = types.MappingProxyType({}),
     swept: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Every mistake in some settings that shows without the job, whose own configuration has the rest.
@@ -305,13 +304,13 @@ def check(
         parse: values are texts, as ``--set key=value`` gives them; False: they are Python's.
         own: hints of the job's own settings, by name.
         is_open: the job may have more of its own, which only its host knows.
-        rest: the job's own configuration beside the defaults; None: it is not known here.
+        rest: what is known of the other settings: the job's own, and defaults that it leaves as they are.
         swept: settings that have other values beside these, in trials of a sweep.
     """
     values, mistakes = _read(settings, parse=parse, own=own, is_open=is_open)
     mistakes += job_settings.missing(own, {*settings, *swept})
-    among = (set(values) if rest is None else _right(settings, values)) - set(swept)
-    return (*mistakes, *_conflicts({**_defaults(), **(rest or {}), **values}, among=among))
+    among = ({*rest, *values} & _right(settings, values)) - set(swept)
+    return (*mistakes, *_conflicts({**defaults(), **rest, **values}, among=among))
 
 
 def _read(
@@ -350,7 +349,8 @@ def hints() -> Mapping[str, Any]:
 
 
 @cache
-def _defaults() -> Mapping[str, Any]:
+def defaults() -> Mapping[str, Any]:
+    """Each setting's default."""
     return {field.name: field.default for field in dataclasses.fields(TrainingConfig)}
 
 

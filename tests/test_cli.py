@@ -41,7 +41,7 @@ def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
 def test_an_inventory_without_hosts_says_how_to_add_one(cli, words: tuple[str, ...]) -> None:
     cli.inventory.write_text("hosts:\n")
     done = cli(*words)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "names no hosts yet -> `hetero-tui add me@HOST` adds one" in done.stderr
 
 
@@ -245,6 +245,7 @@ def test_the_model_in_readme_trains_up_finds_its_cluster_and_scripts_exports_and
         shutil.rmtree(cli.home / ".local/state/hetero-tui/recordings")  # `attach` is recorded
         runs = cli.home / ".hetero-tui/here/runs"
         target = tmp_path / "out" / "taken.safetensors"
+        target.parent.mkdir()
         done = cli("export", name, "--format", "safetensors", "--output", str(target))
         assert done.stdout == f"{name}: {target} (step {steps})\n", done.stderr
         assert target.read_bytes() == (runs / name / f"checkpoints/step-{steps:08}.safetensors").read_bytes()

@@ -206,7 +206,16 @@ def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
 
 @pytest.mark.parametrize(
     ("command", "finishes"),
-    [("down", "down"), ("up", "up"), ("bootstrap", "bootstrap"), ("stop", "stop"), ("status", "status")],
+    [
+        ("down", "down"),
+        ("up", "up"),
+        ("bootstrap", "bootstrap"),
+        ("stop", "stop"),
+        ("status", "status"),
+        ("plan", "plan"),
+        ("train", "train"),
+        ("resume", "resume"),
+    ],
 )
 def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half_done(
     command: str, finishes: str, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +227,8 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
         return INTERRUPTED
 
     monkeypatch.setattr(commanding, "run_to_end", interrupted_at_once)
-    assert CliRunner().invoke(application, [command]).exit_code == INTERRUPTED
+    words = [command, "digits"] if command in ("plan", "train") else [command]
+    assert CliRunner().invoke(application, words).exit_code == INTERRUPTED
     (said,) = told
     assert f"`hetero-tui {finishes}`" in said
     assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"

@@ -32,6 +32,38 @@ def test_a_name_that_no_server_resolves_does_not_keep_a_command_that_is_done() -
     assert (done.returncode, done.stdout, done.stderr) == (3, "as a thread's error is told\nlate\n", "")
 
 
+CANCELLED = """
+import asyncio, threading
+from hetero_tui.launcher import run_to_end
+
+ended = threading.Event()
+
+def late(begun):
+    begun.set()
+    ended.wait()
+
+async def work():
+    loop, begun = asyncio.get_running_loop(), threading.Event()
+    waiting = [loop.run_in_executor(None, late, begun) for _ in range(20)]
+    begun.wait()
+    for each in waiting:
+        each.cancel()
+    await asyncio.sleep(0)  # the loop hands it on to the thread's future
+    before = [each for each in threading.enumerate() if each.daemon]
+    ended.set()
+    for each in before:
+        each.join()
+    return 0
+
+raise SystemExit(run_to_end(work))
+"""
+
+
+def test_a_thread_that_ends_after_its_command_was_interrupted_prints_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", CANCELLED], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 INTERRUPTED = """
 import signal, sys
 from importlib.abc import MetaPathFinder

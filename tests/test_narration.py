@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,6 +72,27 @@ def test_an_evaluation_and_the_end_are_printed_once_on_a_terminal(
     assert "finished after" in capsys.readouterr().err, "a replay has no printed data beside it"
 
 
+TELLS = """
+from hetero_tui import events
+from hetero_tui.fold import apply
+from hetero_tui.narration import Narrator, Output, StepPrinter
+from hetero_tui.state import initial
+from remote_agent import protocol
+from remote_agent.states import RunState
+event = protocol.Evaluated(seq=1, time=1.0, step=9, epoch=1.0, metrics={"val_loss": 0.5}, samples=7, seconds=0.1)
+state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+narrator, printer = Narrator(Output()), StepPrinter(Output())
+narrator(apply(state, events.RunProgressed(run="text-1", event=event)))
+printer(event)
+"""
+
+
+@pytest.mark.parametrize(("errors", "count"), [(subprocess.STDOUT, 1), (subprocess.PIPE, 2)])
+def test_an_evaluation_is_printed_once_where_errors_go_to_the_same_file(errors: int, count: int) -> None:
+    done = subprocess.run([sys.executable, "-c", TELLS], stdout=subprocess.PIPE, stderr=errors, text=True, check=True)
+    assert (done.stdout + (done.stderr or "")).count("step 9 evaluated on 7 samples") == count
+
+
 def test_in_a_pipe_a_long_cell_cuts_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = "a reason " * 50
     rows = [["mercer", "TITAN X, 12 GB", "fit"], ["nas-with-a-long-name", "CPU 4 cores", verdict]]
@@ -135,6 +157,9 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="nas"))
     state = apply(state, events.HostChanged(time=1.0, host="nas", state=HostState.UP))
     assert "1 of 2 hosts are up" in waiting_for(state)
+    for away in (HostState.UNREACHABLE, HostState.REFUSED, HostState.UNFIT, HostState.FAILED):
+        without = apply(state, events.HostChanged(time=1.0, host="mercer", state=away))
+        assert "1 of 1 hosts are up" in waiting_for(without), "nothing is waited for from a host that can't join"
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
     state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
     assert waiting_for(state) == "r: its coordinator starts, no step yet"

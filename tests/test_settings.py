@@ -79,7 +79,9 @@ def test_settings_without_a_name_are_refused_as_such() -> None:
 def test_a_setting_with_a_mistake_is_not_said_to_be_missing() -> None:
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(early_stopping=3, keep_best="val_los")
-    assert caught.value.mistakes == ("keep_best='val_los': say min:val_los if less is better, or max:val_los",)
+    assert caught.value.mistakes == (
+        "keep_best='val_los': did you mean 'val_loss'? else say min:val_los if less is better, or max:val_los",
+    )
     with pytest.raises(ConfigError, match="early_stopping=3: needs keep_best=METRIC"):
         TrainingConfig(early_stopping=3)
 

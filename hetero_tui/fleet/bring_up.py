@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hetero_tui import deadlines, events
@@ -93,7 +93,7 @@ async def bring_up(
     except _HeadFailed as first:
         failed = first.error
         rest = tuple(found for found in fleet.probed if found.host != failed.host)
-        if fleet.inventory.head or holders is not None or not _fit(fleet.inventory, rest, None, lambda _: None)[0]:
+        if fleet.inventory.head or holders is not None or not judged(fleet.inventory, rest, None)[0]:
             raise
         text = f"Ray does not start on {failed.host}, so another machine is the head: {failed.cause}"
         emit(events.Notice(level=events.Level.WARNING, text=text, host=failed.host))
@@ -114,7 +114,8 @@ async def _bring_up(
     if running is not None:
         refuse_unlike(running, inventory)
         refuse_renamed(surveyed)
-    fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
+    fit, failed = judged(inventory, fleet.probed, head_name(surveyed) if running is not None else None)
+    _tell_unfit(failed.values(), emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
     head = _running_head_name(running, surveyed, inventory)
     candidates, apart = await reaching(fleet, candidates, ledger, emit, is_running=running is not None, head=head)
@@ -186,10 +187,10 @@ async def _bring_up(
     return UpReport(plan, joined, failed)
 
 
-def _fit(
-    inventory: Inventory, probed: tuple[Probed, ...], head: str | None, emit: Emit
+def judged(
+    inventory: Inventory, probed: tuple[Probed, ...], head: str | None
 ) -> tuple[dict[str, tuple[Host, HostFacts]], dict[str, HostError]]:
-    """The hosts that may join, and the errors of the others; reports preflight's verdicts."""
+    """The hosts that may join by their last probe, and the errors of the others. Pure."""
     failed = {entry.host: entry.error for entry in probed if entry.error is not None}
     fit: dict[str, tuple[Host, HostFacts]] = {}
     facts = {entry.host: entry.facts for entry in probed if entry.facts is not None}
@@ -200,10 +201,13 @@ def _fit(
             failed[name] = RequirementMissing(name, causes, step="look at host", hint=problems[0].hint)
         elif host is not None:
             fit[name] = (host, facts[name])
-    for error in failed.values():
+    return fit, failed
+
+
+def _tell_unfit(failed: Iterable[HostError], emit: Emit) -> None:
+    for error in failed:
         if isinstance(error, RequirementMissing):
             emit(events.HostChanged(host=error.host, state=HostState.UNFIT, detail=error.cause, hint=error.hint))
-    return fit, failed
 
 
 def _running_head_name(

@@ -199,7 +199,9 @@ def _choose_head(
         raise ClusterError(f"the head {whose}, {wanted}, can't join", step=STEP, hint=hint)
 
     name = _fittest(candidates, shared)
-    why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"
+    why = "best link and most memory among those that stay"
+    if len(candidates) == 1:
+        why = f"it is the only machine{' that can join' if len(inventory.hosts) > 1 else ''}"
     return name, f"head {name}: {why}"
 
 

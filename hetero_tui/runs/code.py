@@ -6,13 +6,15 @@ They keep their layout around the job's file. Nothing of them runs here; imports
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
 import re
 import stat
+import sys
 import zipfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,20 +65,20 @@ class Code:
         return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
 
     @cached_property
-    def words(self) -> frozenset[str]:
-        """The names and other words that stand anywhere in the Python files among them.
+    def words(self) -> Counter[str]:
+        """How many times each name or other word stands anywhere in the Python files among them.
 
         Raises:
             OrderError: one can't be read.
         """
-        words: set[str] = set()
+        words = Counter[str]()
         for path in self.files.values():
             try:
                 if path.suffix == ".py":
                     words.update(re.findall(r"\w+", path.read_text(encoding="utf-8", errors="replace")))
             except OSError as error:
                 raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-        return frozenset(words)
+        return words
 
     def archive(self) -> bytes:
         """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`; raises OrderError if one can't be read."""
@@ -133,6 +135,23 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
         raise OrderError(tuple(mistakes), hint=hint)
     left = tuple(_left(root, files))
     return Code(files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
+
+
+def parsed(file: Path, path: str) -> ast.Module:
+    """The syntax tree of ``file``, which the user calls ``path``; raises OrderError."""
+    try:
+        return ast.parse(file.read_bytes(), filename=path)
+    except OSError as error:
+        raise OrderError((f"can't read {path}: {error.strerror}",)) from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        where = f"{path}:{error.lineno}" if error.lineno else path
+        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise OrderError(
+            (f"{where}: {error.msg}" + (f": {line}" if line else ""),), hint=f"read as {version}"
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise OrderError((f"{path} is not Python: {error}",)) from error
 
 
 class _Refused(Exception):

@@ -14,8 +14,9 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
+from hetero_tui.runs.job_files import refuse_files
 from hetero_tui.runs.launch import environment, specification
-from hetero_tui.runs.listing import live_run
+from hetero_tui.runs.listing import list_runs
 from hetero_tui.runs.order import Order, archive_of
 from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.text import HostText, last_lines
@@ -52,7 +53,7 @@ async def measure(
         HostError: the head failed at it, or the job can't be trained.
     """
     name = f"plan-{secrets.token_hex(4)}"
-    place = f"{agent.folder(inventory.cluster)}/plans/{name}"
+    place = f"{agent.folder(inventory.cluster)}/{protocol.PLANS}/{name}"
     if archive is not None:
         await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadlines.SHIP_JOB)
     written = protocol.encode(spec).encode() + b"\n"
@@ -102,6 +103,7 @@ async def survey_of(
     """
     archive = await archive_of(order, notice)
     await fleet.look()
+    await refuse_files(fleet, order)
     if head_name(fleet.surveyed) is None:
         await fleet.bring_up()
     spec = specification(fleet, "plan", order.job.reference, order.settings)
@@ -111,11 +113,14 @@ async def survey_of(
     is_old = found is not None and found.is_old(time.time())
     if found is not None and not is_old:
         return found, False
-    if await live_run(fleet.cluster, fleet.answering) is not None:
+    live = [run.id for _, run in await list_runs(fleet.cluster, fleet.answering) if not run.state.final]
+    if live:  # be it a sweep or a script
+        others = f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} under way"
         if found is not None:
-            notice(Level.WARNING, "what was measured is old, and a run is under way: plan again after it")
+            notice(Level.WARNING, f"what was measured is old, and {others}: plan again after that")
             return found, False
-        raise UsageError("a run is under way, and its devices can't be measured", step=STEP, hint="stop it first")
+        hint = f"wait for the end, or `hetero-tui stop {live[0]}`"
+        raise UsageError(f"{others}, and devices are not measured beside that", step=STEP, hint=hint)
     again = f"what was measured is older than {MAX_AGE_DAYS} days: " if is_old else ""
     notice(Level.INFO, f"{again}measuring devices and links on the job's own model ...")
     return await measure(fleet.inventory, head, spec, archive, notice), True

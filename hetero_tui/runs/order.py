@@ -5,10 +5,8 @@ Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +15,9 @@ from typing import Any
 from hetero_tui.errors import ChangesError, OrderError
 from hetero_tui.events import Level
 from hetero_tui.fleet.install.lock import mistakes_in
-from hetero_tui.runs.code import Code, collect
+from hetero_tui.runs.code import Code, collect, parsed
+from hetero_tui.runs.metrics import metrics_of
+from hetero_tui.runs.metrics import mistake as wrong_metric
 from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
 from remote_agent import kinds
@@ -122,13 +122,18 @@ def read_order(
         hints.append("for example --set num_iterations=50")
     if not found.is_open:  # else only the job's host knows whether it has a setting of that name itself
         wanted = with_whole_names(wanted, own_hints(found))
-    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest_of(found, code), swept=swept)
-    mistakes += [f"--set {mistake}" for mistake in said]
+    rest = rest_of(found, code)
+    said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
+    mistakes += [_placed(mistake, wanted, found) for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
+    read = fields.values_of(wanted, rest)
     if found.name and has_no_validation(found, code):
-        read = fields.values_of(wanted, None)
-        mistakes += [f"--set {name}={wanted[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
+        unheard = [f"{name}={read[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
+        mistakes += [_placed(mistake, wanted, found) for mistake in unheard]
+    elif found.name and (goal := read.get("keep_best")):
+        why = wrong_metric(goal, known_metrics(found))
+        mistakes += [_placed(f"keep_best={goal}: {why}", wanted, found)] if why else []
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in sorted(fields.FOR_SCRIPTS)
@@ -137,6 +142,12 @@ def read_order(
     if mistakes:
         raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
     return Order(found, wanted, code)
+
+
+def _placed(mistake: str, wanted: Collection[str], job: Job) -> str:
+    """A mistake in a setting, with where that stands: on the command line, or in the job's file."""
+    name, equals, _ = mistake.partition(":")[0].partition("=")
+    return f"--set {mistake}" if not equals or name in wanted else f"{job.file or job.name}: TrainingConfig: {mistake}"
 
 
 def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping[str, str]:
@@ -158,7 +169,14 @@ def has_no_validation(job: Job, code: Code | None) -> bool:
     if job.file is None:
         return b"create_validation_data" not in ready_file(job).read_bytes()
     names = {"create_validation_data", "validation_data"}
-    return code is not None and not job.is_open and not names & code.words
+    return code is not None and not job.is_open and not names & code.words.keys()
+
+
+def known_metrics(job: Job) -> frozenset[str] | None:
+    """The metrics of a job's validation, see :func:`metrics_of`; raises OrderError if its file can't be read."""
+    file = job.file or ready_file(job)
+    text = outline(parsed(file, str(file)))
+    return metrics_of(text, job.name if job.file is not None else text.jobs()[0])
 
 
 def ready_file(job: Job) -> Path:
@@ -187,7 +205,7 @@ def refuse_shards(order: Order, hosts: int) -> None:
     Raises:
         OrderError: each part is on a host of its own, and there are fewer.
     """
-    values = fields.values_of(order.settings, None)
+    values = fields.values_of(order.settings)
     shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
     if shards > hosts and (strategy not in SPECS or SPECS[strategy].servers):
         are = "is 1 host" if hosts == 1 else f"are {hosts} hosts"
@@ -233,6 +251,8 @@ def parse_job(text: str) -> Job:
     file = Path(path).expanduser()
     if file.is_dir() and path:
         raise OrderError((f"{path} is a folder, not a Python file",), hint=HINT)
+    if not path.endswith(".py") and file.is_file():
+        raise OrderError((f"{path} is not a Python file",), hint=HINT)
     if not path.endswith(".py"):
         is_there = Path(f"{path}.py").expanduser().is_file()
         file_meant = f"; did you mean '{path}.py{text[len(path) :]}'?" if is_there else ""
@@ -264,22 +284,32 @@ def parse_job(text: str) -> Job:
 
 
 def chosen_by(job: Job) -> Mapping[str, Any]:
-    """Settings in the job's own ``TrainingConfig``, as far as its text shows them; empty where it has none, or several.
+    """Settings in the job's own ``TrainingConfig``, as far as its text shows them; empty where it may be another's.
 
     Raises:
         OrderError: the file can't be read.
     """
     file = job.file or ready_file(job)
-    configs = outline(parsed(file, str(file))).configs
-    return configs[0][1] if len(configs) == 1 else {}
+    text = outline(parsed(file, str(file)))
+    return text.configs[0][1] if len(text.configs) == 1 and len(text.jobs()) == 1 else {}
 
 
-def rest_of(job: Job, code: Code | None) -> Mapping[str, Any] | None:
-    """The job's own configuration beside the defaults of a run on the fleet; None: only its host knows it."""
+def rest_of(job: Job, code: Code | None) -> Mapping[str, Any]:
+    """What is known of a job's settings beside those that are given; of others only its host knows the value.
+
+    One that no file of the job's mentions has its default, and one that a single place of them mentions, in the only
+    ``TrainingConfig``, has the value that stands there.
+
+    Raises:
+        OrderError: a file can't be read.
+    """
+    usual = {**fields.defaults(), **fields.OF_ORDERS}
     if job.name in READY_JOBS and job.file is None:
-        return {**fields.OF_ORDERS, **chosen_by(job)}
-    is_known = code is not None and not job.is_open and "TrainingConfig" not in code.words
-    return fields.OF_ORDERS if is_known else None
+        return {**usual, **chosen_by(job)}
+    if code is None or job.is_open:
+        return {}
+    chosen = {name: value for name, value in chosen_by(job).items() if code.words[name] == 1}
+    return {name: value for name, value in (usual | chosen).items() if name in chosen or not code.words[name]}
 
 
 def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
@@ -303,23 +333,6 @@ def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swe
 def own_hints(job: Job) -> dict[str, Any]:
     """What the job's own settings have to be, by name."""
     return {setting.name: setting.hint for setting in job.own}
-
-
-def parsed(file: Path, path: str) -> ast.Module:
-    """The syntax tree of ``file``, which the user calls ``path``; raises OrderError."""
-    try:
-        return ast.parse(file.read_bytes(), filename=path)
-    except OSError as error:
-        raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        where = f"{path}:{error.lineno}" if error.lineno else path
-        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        raise OrderError(
-            (f"{where}: {error.msg}" + (f": {line}" if line else ""),), hint=f"read as {version}"
-        ) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise OrderError((f"{path} is not Python: {error}",)) from error
 
 
 def _checked(found: Outline, path: str, name: str) -> str:

@@ -76,7 +76,7 @@ class Outline:
             return (), self.verdict(name)[0] == "open"
         body = {bound: made for statement in value.body for bound, made in _bindings(statement)}
         if "settings" not in body:
-            members, is_known = self._members(value, frozenset())
+            members, is_known = self.members(value, frozenset())
             return (), not is_known or "settings" in members
         made = body["settings"]
         called = _last_name(made.func) if isinstance(made, ast.Call) else ""
@@ -101,13 +101,8 @@ class Outline:
 
         The job is a class, or a DistributedTrainer, whose model factory has the function.
         """
-        value = self._made(self.values.get(name))
-        if isinstance(value, ast.Call) and _last_name(value.func) == TRAINER:
-            factory = next((word.value for word in value.keywords if word.arg == "model_factory"), None)
-            value = self.values.get(factory.id) if isinstance(factory, ast.Name) else factory
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            value = self.values.get(value.func.id)
-        own = [node for node in getattr(value, "body", ()) if isinstance(value, ast.ClassDef)]
+        factory = self.factory(name)
+        own = factory.body if factory is not None else []
         found = [node for node in own if isinstance(node, ast.FunctionDef) and node.name == function]
         if len(found) != 1 or found[0].decorator_list or found[0].args.vararg or found[0].args.kwarg:
             return False
@@ -118,6 +113,16 @@ class Outline:
         # Where it is handed on, others may read it.
         is_handed_on = count < sum(isinstance(node, ast.Name) and node.id in config for node in ast.walk(found[0]))
         return not is_handed_on and setting not in read
+
+    def factory(self, name: str) -> ast.ClassDef | None:
+        """The class that has a job's functions: its own, or its DistributedTrainer's model factory's; None: unknown."""
+        value = self._made(self.values.get(name))
+        if isinstance(value, ast.Call) and _last_name(value.func) == TRAINER:
+            factory = next((word.value for word in value.keywords if word.arg == "model_factory"), None)
+            value = self.values.get(factory.id) if isinstance(factory, ast.Name) else factory
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            value = self.values.get(value.func.id)
+        return value if isinstance(value, ast.ClassDef) else None
 
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""
@@ -161,7 +166,7 @@ class Outline:
         return value
 
     def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:
-        members, is_known = self._members(definition, frozenset())
+        members, is_known = self.members(definition, frozenset())
         missing = [part for part in PARTS if part not in members]
         if not missing or {"model_factory", "data_loader"} <= members:
             return "job", ""
@@ -169,14 +174,14 @@ class Outline:
             return "open", ""
         return "no job", f"{name!r} has no {' and no '.join(missing)}"
 
-    def _members(self, definition: ast.ClassDef, seen: frozenset[str]) -> tuple[set[str], bool]:
+    def members(self, definition: ast.ClassDef, seen: frozenset[str]) -> tuple[set[str], bool]:
         """Names of a class's members, and whether all its bases are in the file."""
         members: set[str] = set()
         is_known = True
         for base in definition.bases:
             parent = self.values.get(base.id) if isinstance(base, ast.Name) else None
             if isinstance(parent, ast.ClassDef) and parent.name not in seen:
-                inherited, known = self._members(parent, seen | {definition.name})
+                inherited, known = self.members(parent, seen | {definition.name})
                 members |= inherited
                 is_known = is_known and known
             elif not (isinstance(base, ast.Name) and base.id == "object"):
@@ -200,7 +205,7 @@ _MOST_HELPERS = 8
 
 def _returned(helper: ast.FunctionDef) -> ast.Call | None:
     """The call of a name of the module that a function returns, where all of its text shows that; None: it does not."""
-    body = list(_own(helper))
+    body = list(own_nodes(helper))
     returned = [node.value for node in body if isinstance(node, ast.Return)]
     bound = [(name, value) for node in body if isinstance(node, ast.stmt) for name, value in _bindings(node)]
     is_plain = not helper.decorator_list and not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in body)
@@ -218,7 +223,7 @@ def _returned(helper: ast.FunctionDef) -> ast.Call | None:
     return None if is_local else given
 
 
-def _own(helper: ast.FunctionDef) -> Iterator[ast.AST]:
+def own_nodes(helper: ast.FunctionDef) -> Iterator[ast.AST]:
     """The nodes of a function that run when it is called: not those in functions and classes within it."""
     waiting: list[ast.AST] = list(helper.body)
     while waiting:

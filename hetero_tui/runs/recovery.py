@@ -18,8 +18,8 @@ from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
 from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
-from hetero_tui.runs.listing import find_run, live_run
-from hetero_tui.runs.resume import refuse_if_done, resume
+from hetero_tui.runs.listing import find_among, list_copies, live_run, told_best
+from hetero_tui.runs.resume import refuse_if_done, refuse_without_checkpoint, resume
 from hetero_tui.runs.seen import Seen
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -61,10 +61,18 @@ class FleetRecovery:
             ClusterError: its head works, and only this laptop does not reach it; or no other can be formed.
         """
         fleet = self._fleet
-        await fleet.look()
+        looking = asyncio.create_task(fleet.look(), name="look before resuming")
+        try:  # what the run's own files say needs no look at the machines
+            failed: list[HostError] = []
+            copies = await list_copies(fleet.cluster, fleet.transports, failed.append)
+            _, summary = find_among(told_best(copies), run, failed)
+            if summary.state.final:
+                refuse_if_done(summary, settings)
+                refuse_without_checkpoint(summary, copies, failed)
+            await looking
+        finally:
+            await cancel(looking)
         if head_name(fleet.surveyed) is None:
-            _, summary = await find_run(fleet.cluster, fleet.answering, run)
-            refuse_if_done(summary, settings)
             if running_head(fleet.surveyed) is not None:
                 await refuse_if_head_lives(fleet.cluster, fleet.answering)
             known = summary.id

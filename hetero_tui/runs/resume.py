@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, RunError
+from hetero_tui.errors import CommandFailed, HostError, RunError
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.launch import specification, start_coordinator
-from hetero_tui.runs.listing import find_among, list_copies, told_best
+from hetero_tui.runs.listing import find_among, list_copies, told_best, with_silent
 from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
 from remote_agent import protocol
@@ -31,6 +31,22 @@ def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) ->
     if summary.state is RunState.FINISHED and not set(GOALS) & set(settings):
         hint = f"`hetero-tui resume {summary.id} --set num_iterations={2 * summary.step}` has it train on"
         raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP, hint=hint)
+
+
+def refuse_without_checkpoint(
+    summary: protocol.RunSummary, copies: Sequence[tuple[str, protocol.RunSummary]], failed: Sequence[HostError] = ()
+) -> None:
+    """Raise RunError if no host has a checkpoint of a run; ``failed`` are of hosts that could not be asked."""
+    if holders(summary.id, copies):
+        return
+    if summary.script:
+        hint = "run it again with `hetero-tui run` or `hetero-tui sweep`"
+        raise RunError(f"{summary.id} is a script or a sweep, which has no checkpoints", step=STEP, hint=hint)
+    cause, hint = f"{summary.id} ended before its first checkpoint", "start it anew with `hetero-tui train`"
+    if failed:
+        cause, hint = f"no host that answers holds a checkpoint of {summary.id}", "try again once those are back"
+    cause, hint = with_silent(cause, hint, failed)
+    raise RunError(cause, step=STEP, hint=hint)
 
 
 def refuse_beside(known: Sequence[tuple[str, protocol.RunSummary]], run: str) -> None:

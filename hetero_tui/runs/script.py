@@ -11,8 +11,8 @@ from pathlib import Path
 from hetero_tui import deadlines
 from hetero_tui.errors import OrderError, UsageError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.code import collect
-from hetero_tui.runs.order import Job, Order, parsed
+from hetero_tui.runs.code import collect, parsed
+from hetero_tui.runs.order import Job, Order
 from hetero_tui.text import HostText, meant
 from hetero_tui.transport import Transport
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hetero_tui import deadlines
+from hetero_tui import deadlines, output_place
 from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.text import last_lines
@@ -105,8 +105,8 @@ async def _bring(
     except binascii.Error:
         raise agent.refused(transport.host, protocol.ProtocolError("a file is no base64"), STEP) from None
     except OSError as error:
-        hint = "name another place with --output"
-        raise UsageError(f"{target} can't be written: {error.strerror}", step=STEP, hint=hint) from None
+        cause = f"{target} can't be written: {error.strerror}"
+        raise UsageError(cause, step=STEP, hint=output_place.ELSEWHERE) from None
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
@@ -131,16 +131,12 @@ def refuse_kind(path: Path, form: str) -> None:
             no export, or a place that can't be written.
     """
     is_single = form in SINGLE
-    there_already = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if there_already != path and not (there_already.is_dir() and os.access(there_already, os.W_OK)):
-        why = "can't be written to" if there_already.is_dir() else "is a file"
-        hint = "name another place with --output"
-        raise UsageError(f"{path} can't be written: {there_already} {why}", step=STEP, hint=hint)
+    output_place.refuse(path, step=STEP)
     if not is_single and path.is_dir() and not (path / MARKS[form]).exists():
         refuse_others(path, ())  # an earlier export to the same place has that file, and is replaced
     if path.exists() and path.is_dir() is is_single:
         there, wanted = ("a folder", "one file") if is_single else ("a file", "a folder")
-        hint = f"name another place with --output{f', such as {path / path.resolve().name}.{form}' * is_single}"
+        hint = f"{output_place.ELSEWHERE}{f', such as {path / path.resolve().name}.{form}' * is_single}"
         raise UsageError(f"{path} is {there}, and --format {form} is {wanted}", step=STEP, hint=hint)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remote_agent.errors import first_line
+from remote_agent.host.model_files import ENDINGS
 from remote_agent.training.errors import JobError
 
-ENDINGS = (".jsonl", ".txt")
 _UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from remote_agent.host.model_files import OTHER_FORMS
 from remote_agent.training.errors import JobError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -17,8 +18,6 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UNQUANTIZED = "name the folder of the model in float32 or bfloat16; quantize=nf4 makes four bits of it"
 
 DAMAGED = "copy the folder again: a file of weights is cut off or damaged"
-
-_OTHER_FORMS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 _INTEGERS = ("I", "U", "BOOL")
 """How safetensors begin the names of types that are no weights."""
@@ -73,7 +72,7 @@ def _files(named: str, folder: Path) -> list[Path]:
             raise JobError(f"{named}: {cause}", hint=DAMAGED) from error
     if any(folder.glob("*.safetensors")):
         raise JobError(f"{named}: there is neither {WEIGHTS} nor {INDEX}", hint="copy the whole folder")
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in _OTHER_FORMS)
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMS)
     if others:
         hint = "save the model as safetensors (`save_pretrained` of transformers), or set from_scratch=true"
         raise JobError(f"{named}: {others[0]} is no safetensors", hint=hint)

@@ -167,6 +167,7 @@ def test_why_a_head_is_the_head_is_said(make_facts: Any) -> None:
     assert plan_cluster(*inventory(a, b, head="b")).reasons[0] == "head b: the inventory names it"
     assert plan_cluster(*inventory(a, b, head="b"), head="a").reasons[0] == "head a: it is the running cluster's head"
     assert plan_cluster(*inventory(a)).reasons[0] == "head a: it is the only machine"
+    assert plan_cluster(inventory(a, b)[0], {"a": a}).reasons[0] == "head a: it is the only machine that can join"
     assert plan_cluster(*inventory(a, b)).reasons[0].startswith("head a: best link")
 
 

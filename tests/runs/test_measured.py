@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from hetero_tui.errors import CommandFailed
+from hetero_tui.errors import CommandFailed, UsageError
 from hetero_tui.events import Level
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs import measured
 from hetero_tui.runs.order import read_order
@@ -17,6 +20,7 @@ from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
 from remote_agent.planning.survey import MAX_AGE_DAYS, Survey, Work
+from remote_agent.states import RunState
 
 NOW, DAY = 1_800_000_000.0, 86400.0
 FOUND = Survey(job="digits", work=Work(parameters=10, batch=4), hosts=(), time=NOW)
@@ -105,3 +109,33 @@ async def test_a_measurement_says_how_far_it_is_and_what_went_wrong(head: Transp
     (tmp_path / agent.folder(FLEET.cluster).removeprefix("~/") / "agent" / "run").write_text("echo worse >&2; exit 1")
     with pytest.raises(CommandFailed, match="could not be measured: worse"):
         await measured.measure(FLEET, head, SPEC, None, notice)
+
+
+@pytest.mark.parametrize("script", [False, True])
+async def test_nothing_is_measured_beside_a_run_a_sweep_or_a_script(
+    monkeypatch: pytest.MonkeyPatch, script: bool
+) -> None:
+    ended = protocol.RunSummary(
+        id="old-1", job="digits", state=RunState.FINISHED, step=9, loss=None, started=1.0, host="laptop"
+    )
+    live = dataclasses.replace(ended, id="sweep-2", state=RunState.RUNNING, script=script)
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    async def runs(*_: object) -> tuple[tuple[str, protocol.RunSummary], ...]:
+        return (("laptop", ended), ("laptop", live))
+
+    for name, found in (("head_name", lambda _: "laptop"), ("specification", lambda *_: SPEC), ("kept", nothing)):
+        monkeypatch.setattr(measured, name, found)
+    monkeypatch.setattr(measured, "list_runs", runs)
+    monkeypatch.setattr(measured, "profile_name", lambda *_: "x")
+    fleet = SimpleNamespace(
+        look=nothing, surveyed={}, facts={}, cluster="lab", answering={}, transports={"laptop": None}
+    )
+    with pytest.raises(UsageError) as refused:
+        await measured.survey_of(
+            cast("LiveFleet", fleet), read_order("digits"), lambda *_: pytest.fail("nothing is told"), anew=False
+        )
+    assert str(refused.value).startswith("plan: sweep-2 is under way, and devices are not measured beside that -> ")
+    assert "`hetero-tui stop sweep-2`" in refused.value.hint

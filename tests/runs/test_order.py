@@ -8,6 +8,7 @@ import pytest
 from hetero_tui.errors import OrderError
 from hetero_tui.runs.order import parse_job, parse_settings, read_changes, read_order, refuse_shards
 from hetero_tui.runs.outline import outline
+from hetero_tui.runs.sweep import read_sweep
 
 JOB = """
 from remote_agent.training import DistributedTrainer, TrainingConfig
@@ -88,6 +89,12 @@ def test_anything_else_is_refused_with_what_is_possible(text: str, said: str) ->
 )
 def test_a_name_that_is_no_job_is_refused_with_its_line(file: Path, name: str, said: str) -> None:
     assert said in refusal(f"{file}:{name}")
+
+
+def test_a_file_of_another_kind_is_not_called_missing(file: Path) -> None:
+    (notebook := file.with_suffix(".ipynb")).write_text("{}")
+    for text in (f"{notebook}", f"{notebook}:job"):
+        assert f"{notebook} is not a Python file -> a JOB is one of" in refusal(text)
 
 
 def test_a_misspelled_file_gets_the_nearest(file: Path) -> None:
@@ -347,3 +354,82 @@ def test_a_setting_that_needs_validation_data_is_refused_where_the_job_has_none_
         assert pair.partition("=")[0] in read_order(f"{file}:Job", both).settings
     file.write_text(PLAIN)
     assert read_order(f"{file}:Job", ["evaluate_every=0"]).settings == {"evaluate_every": "0"}
+
+
+def test_what_no_file_of_a_job_mentions_has_its_default(file: Path) -> None:
+    """A configuration in the file, which the text does not show whole, hides nothing of the other settings."""
+    file.write_text(f"{PLAIN}    config = TrainingConfig(batch_size=size())\n    create_validation_data = print\n")
+    with pytest.raises(OrderError, match="--set early_stopping=3: needs keep_best=METRIC"):
+        read_order(f"{file}:Job", ["early_stopping=3"])
+    file.write_text(
+        f"{PLAIN}    config = TrainingConfig(**kept(keep_best='loss'))\n    create_validation_data = print\n"
+    )
+    assert read_order(f"{file}:Job", ["early_stopping=3"]).settings == {"early_stopping": "3"}
+
+
+TRAINED = "from remote_agent.training import TrainingConfig\n" + PLAIN
+
+
+def test_a_setting_in_the_file_and_one_on_the_command_line_are_refused_with_the_place_of_each(file: Path) -> None:
+    file.write_text(f"{TRAINED}    config = TrainingConfig(strategy='allreduce')\n")
+    with pytest.raises(OrderError, match=r"^--set codec=int8: strategy=allreduce sends fp32 only"):
+        read_order(f"{file}:Job", ["codec=int8"])
+    file.write_text(f"{TRAINED}    config = TrainingConfig(codec='int8')\n")
+    with pytest.raises(OrderError, match="py: TrainingConfig: codec=int8: strategy=allreduce sends fp32 only"):
+        read_order(f"{file}:Job", ["strategy=allreduce"])
+    file.write_text(f"{TRAINED}    config = TrainingConfig(codec='int8')\nother = DistributedTrainer()\n")
+    assert read_order(f"{file}:other", ["strategy=allreduce"]), "it may be the configuration of the other job"
+    file.write_text(f"{TRAINED}    config = TrainingConfig(codec='int8')\n    def tune(self): self.codec = 'fp32'\n")
+    assert read_order(f"{file}:Job", ["strategy=allreduce"]), "something else may follow"
+
+
+MEASURES = f"{PLAIN}    def create_validation_data(self): ...\n"
+F1 = "    def metrics(self, model, batch):\n        if batch:\n            return {'f1': 1.0}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "goal", "said"),
+    [
+        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "val_loss", "the job's validation measures auc, f1"),
+        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "max:f2", "did you mean 'f1'"),
+        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "max:auc", ""),
+        (f"{F1}        return dict(auc=0.5)\n", "val_loss", ""),
+        ("    metrics = staticmethod(print)\n", "max:f1", ""),
+        ("", "max:accuracy", ""),
+        ("    def loss(self, model, batch): ...\n", "max:accuracy", "the job's validation measures val_loss"),
+        ("    def loss(self, model, batch): ...\n", "max:val_kl", ""),
+        ("", "val_los", "did you mean 'val_loss'?"),
+        ("", "min:val_los", ""),
+        ("", "min:los", "did you mean 'val_loss'?"),
+    ],
+)
+def test_a_metric_that_the_job_does_not_measure_is_refused_where_its_text_says_so(
+    file: Path, text: str, goal: str, said: str
+) -> None:
+    file.write_text(MEASURES + text)
+    if not said:
+        assert read_order(f"{file}:Job", [f"keep_best={goal}"])
+        assert read_sweep(str(file), ["lr=0.1,0.2"], 2, metric=goal).search is not None
+        return
+    for pair in (f"keep_best={goal}", f"kb={goal}"):
+        with pytest.raises(OrderError) as refused:
+            read_order(f"{file}:Job", [pair])
+        assert f"--set keep_best={goal}: " in str(refused.value)
+        assert said in str(refused.value)
+    with pytest.raises(OrderError) as refused:
+        read_sweep(str(file), ["lr=0.1,0.2"], 2, metric=goal)
+    assert f"--by {goal}: " in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_a_metric_in_the_files_configuration_is_looked_for_too(file: Path) -> None:
+    text = MEASURES.replace("class Job:", "class Job:\n    config = TrainingConfig(keep_best='val_loss')")
+    text = f"from remote_agent.training import TrainingConfig\n{text}{F1}        return {{'f1': 0.0}}\n"
+    file.write_text(text)
+    with pytest.raises(OrderError, match="TrainingConfig: keep_best=val_loss: the job's validation measures f1"):
+        read_order(f"{file}:Job")
+    file.write_text(text.replace("create_validation_data", "create_other_data"))
+    with pytest.raises(OrderError, match="TrainingConfig: keep_best=val_loss: the job has no validation data"):
+        read_order(f"{file}:Job")
+    with pytest.raises(OrderError, match="--set keep_best=min:perplex: did you mean 'perplexity'"):
+        read_order("hf-lm", ["model=m", "data=d", "keep_best=min:perplex"])

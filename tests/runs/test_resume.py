@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hetero_tui.errors import RunError
-from hetero_tui.runs.resume import refuse_beside, refuse_if_done
+from hetero_tui.errors import RunError, Unreachable
+from hetero_tui.runs.resume import refuse_beside, refuse_if_done, refuse_without_checkpoint
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
@@ -23,6 +23,18 @@ def test_a_run_that_has_made_all_its_steps_goes_on_only_to_more() -> None:
     refuse_if_done(replace(DONE, state=RunState.STOPPED), {"learning_rate": "0.1"})
     with pytest.raises(RunError, match="has made 500 steps already"):
         refuse_if_done(replace(DONE, state=RunState.STOPPED), {"num_iterations": "500"})
+
+
+def test_a_run_without_a_checkpoint_is_refused_with_what_is_known_of_the_hosts_that_do_not_answer() -> None:
+    failed = replace(DONE, state=RunState.FAILED)
+    refuse_without_checkpoint(failed, [("nas", failed), ("mercer", replace(failed, checkpoint=40))])
+    with pytest.raises(RunError, match=r"text-1 ended before its first checkpoint -> .*hetero-tui train"):
+        refuse_without_checkpoint(failed, [("nas", failed)])
+    away = Unreachable("mercer", "no answer", step="connect", hint="is it on?")
+    with pytest.raises(RunError, match=r"no host that answers .*; not asked: mercer \(no answer\) -> is it on\?"):
+        refuse_without_checkpoint(failed, [("nas", failed)], [away])
+    with pytest.raises(RunError, match="is a script or a sweep"):
+        refuse_without_checkpoint(replace(failed, script=True), [("nas", failed)])
 
 
 def test_a_run_does_not_go_on_beside_another_one_that_is_under_way() -> None:

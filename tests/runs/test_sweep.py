@@ -202,6 +202,7 @@ def test_a_sweep_without_parameters_is_refused() -> None:
 def test_a_sweep_is_an_order_that_is_carried_out_as_a_script(tmp_path: Path) -> None:
     job = (
         "class Job:\n def create_model(self): ...\n def create_data(self): ...\n create_validation_data = create_data\n"
+        " def metrics(self, model, batch): return {'score': 1.0}\n"
     )
     (tmp_path / "job.py").write_text(job)
     order = read_sweep(

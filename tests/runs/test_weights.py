@@ -65,7 +65,14 @@ def test_a_place_below_a_file_is_refused_before_the_head_makes_the_export(tmp_pa
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file is a file"):
         refuse_kind(tmp_path / "file/new/weights", form)
-    refuse_kind(tmp_path / "some/new/weights", form)
+
+
+@pytest.mark.parametrize("form", ["pt", "hf"])
+def test_a_place_in_a_folder_that_does_not_exist_is_refused_and_no_folder_is_made(tmp_path: Path, form: str) -> None:
+    with pytest.raises(UsageError, match=f"can't be written: there is no folder {tmp_path}/some/new") as refused:
+        refuse_kind(tmp_path / "some/new/weights", form)
+    assert refused.value.hint == "make it, or name another place with --output"
+    assert not [*tmp_path.iterdir()]
 
 
 class Gone(Exception):

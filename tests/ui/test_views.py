@@ -19,7 +19,7 @@ from hetero_tui.events import ClusterState, HostState
 from hetero_tui.faults import LOST, NEW_PLAN
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
-from hetero_tui.state import WORKERS, Behind, Fault, Phase, RunView
+from hetero_tui.state import FIRST_STEP, WORKERS, Behind, Fault, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
@@ -38,6 +38,7 @@ from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
+from remote_agent.protocol import PlanMade
 from remote_agent.states import RunState
 
 
@@ -136,6 +137,16 @@ def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
     ]
     late = "longer than usual; then about 3 s to the first step"
     assert said == ["first step in about 6 s", "first step in about 5 s", late, late]
+
+
+def test_a_first_step_takes_at_least_as_long_as_the_plan_says(scenarios) -> None:
+    state = scenarios.starting()
+    began = scenarios.NOW
+    phases = (*(replace(each, ended=began) for each in state.run.phases), Phase(name=FIRST_STEP, began=began))
+    plan = PlanMade(seq=9, time=began, strategy="sync", shares=(), predicted_step_s=40.0)
+    state = replace(state, run=replace(state.run, phases=phases, plan=plan))
+    said = [phases_lines(state, began + later, 80, DARK)[-1].plain.strip() for later in (0.0, 30.0, 60.0)]
+    assert said == ["first step in about 40 s", "first step in about 10 s", "longer than usual"]
 
 
 @pytest.mark.parametrize(

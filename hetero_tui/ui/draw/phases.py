@@ -103,7 +103,8 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
     last = known[-1].name if known else ""
     to_come = order[order.index(last) + 1 :] if last in order else order
     lines += [_line("·", name, "", "", palette.muted, palette) for name in to_come]
-    said = _estimate(known, to_come, now) if order else ""
+    plan = state.run.plan if state.run is not None else None
+    said = _estimate(known, to_come, now, (plan.predicted_step_s if plan is not None else None) or 0.0) if order else ""
     if said:
         lines.append(Text(f"  {said}", style=palette.muted))
     for line in lines:
@@ -111,18 +112,21 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
     return lines
 
 
-def _estimate(known: Sequence[Phase], to_come: Sequence[str], now: float) -> str:
+def _estimate(known: Sequence[Phase], to_come: Sequence[str], now: float, step_s: float) -> str:
     """When the first step is expected. What is known of this fleet's pace are the parts that are done.
 
     A part that takes longer than that is said to: when it ends is not known, and the time must not count up.
+    ``step_s`` are the seconds of a step by the run's plan; 0: it has none yet.
     """
     done = [phase for phase in known if phase.ended is not None]
     spent = sum((phase.ended or now) - phase.began for phase in done)
     pace = max(1.0, spent / sum(_USUAL[phase.name] for phase in done)) if done else 1.0
-    later = pace * sum(_USUAL[name] for name in to_come)
+    usual = {name: pace * seconds for name, seconds in _USUAL.items()}
+    usual[FIRST_STEP] = max(usual[FIRST_STEP], step_s)
+    later = sum(usual[name] for name in to_come)
     if len(done) == len(known):
         return f"first step in about {fmt.duration(max(1.0, later))}" if later else ""
-    left = pace * _USUAL[known[-1].name] - (now - known[-1].began)
+    left = usual[known[-1].name] - (now - known[-1].began)
     if left > 0:
         return f"first step in about {fmt.duration(max(1.0, left + later))}"
     return "longer than usual" + (f"; then about {fmt.duration(max(1.0, later))} to the first step" if later else "")

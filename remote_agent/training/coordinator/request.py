@@ -31,7 +31,7 @@ class Request:
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
         prints: brings the workers' prints to the user; None: they are not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
-        profile: the file for measurements, for later plans; None: they are not stored.
+        profile: where measurements are kept for later plans; None: they are not stored.
         commands: offset of the first user command for this run; None: those after its start.
         replanned: how often the run started over for a better plan.
         given: names of the settings of ``--set``.
@@ -54,7 +54,7 @@ class Request:
     lasting: bool = False
     prints: Prints | None = None
     logs: bool = False
-    profile: Path | None = None
+    profile: profiles.Place | None = None
     commands: int | None = None
     replanned: int = 0
     small: tuple[tuple[DeviceSpec, str], ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.profiles import Place
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
@@ -55,7 +55,7 @@ class PlanBasis:
     Attributes:
         survey: measurements of all hosts before the run.
         pause_s: seconds that the run's setup took.
-        place: the file in which measurements of the fleet are kept; None: no file.
+        place: where measurements of the fleet are kept; None: nowhere.
         replanned: how often the run started over for a better plan.
     """
 
@@ -63,7 +63,7 @@ class PlanBasis:
     hosts: tuple[str, ...]
     limits: Limits
     pause_s: float
-    place: Path | None = None
+    place: Place | None = None
     replanned: int = 0
 
 

@@ -146,6 +146,7 @@ def ready(
             apart = findings.kinds_apart(config, [candidate.opened.device for candidate in candidates])
             if apart and not again:
                 journal.write(protocol.Notice, step=order.done, host=request.host, text=apart)
+            is_alone = request.profile is not None and not profiles.beside(request.profile)
             there = f"{len(candidates)} workers are" if len(candidates) > 1 else "1 worker is"
             tell(f"{there} there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, config.slice_deadline_s, crashes)
@@ -169,7 +170,7 @@ def ready(
             planned = run_plan.plan(config, profile, order)
             known = planned.whole
             # Where the model is cut, what its blocks take belongs to that, which only workers know.
-            if known is not None and (plans or known.hosts[0].up) and not spec_of(config.strategy).split:
+            if is_alone and known is not None and (plans or known.hosts[0].up) and not spec_of(config.strategy).split:
                 profiles.keep(request.profile, known)
             yield Ready(
                 request=request,

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from remote_agent.errors import chain
-from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, JOB_LEFT
+from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, JOB_LEFT, PLANS
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.importing import PREFIX
 
@@ -68,9 +68,13 @@ def entered(folder: Path) -> bool:
 
 
 def enter_there(sent: Sent) -> None:
-    """The same on another host, or the same one, with an archive that came with the job; raises JobError."""
+    """The same on another host, or the same one, with an archive that came with the job; raises JobError.
+
+    That of a plan is unpacked among the plans there, which `down` removes, and not among the runs, which it keeps.
+    """
     mark = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, but a test's, with one file system
-    _enter(sent, Path(mark) / "runs" / sent.folder.name if mark else sent.folder)
+    among = PLANS if sent.folder.parent.name == PLANS else "runs"
+    _enter(sent, Path(mark) / among / sent.folder.name if mark else sent.folder)
 
 
 def sent() -> Sent | None:

@@ -18,7 +18,7 @@ import pytest
 from ray import cloudpickle
 
 from hetero_tui.runs.code import collect
-from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE
+from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, PLANS
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code import inert, job_code, sending
@@ -153,6 +153,17 @@ def test_a_host_without_the_files_has_them_all_where_relative_paths_and_imports_
         assert answer["inert"]
         assert answer["path"]
     assert [path.name for path in (home / "runs/run0").iterdir()] == ["job"], "no draft is left"
+
+
+def test_a_plan_leaves_nothing_among_the_runs_of_a_host(sent: Path, tmp_path: Path) -> None:
+    """`down` keeps the runs, and takes the plans away."""
+    place = tmp_path / PLANS / "plan-1"
+    place.parent.mkdir()
+    sent.rename(place)
+    blob, data = apart(packed, place)
+    home = tmp_path / "elsewhere"
+    assert apart(used, blob, data, home)["where"] == str(home / "plans/plan-1/job")
+    assert [path.name for path in home.iterdir()] == ["plans"]
 
 
 LOCKED = """

@@ -285,8 +285,9 @@ class Additivity:
         said += found.notes
         if found.unsteady and notes.UNSTEADY not in said:
             said += (notes.DIFFERS,)
-        if together == notes.TOGETHER and self._moved:
-            together += notes.MOVED.format(name=min(self._moved))
+        own = self._moved - running_statistics(self._model)  # normalisation layers change theirs in any model
+        if together == notes.TOGETHER and own:
+            together += notes.MOVED.format(name=min(own))
         return Findings(
             summed=as_sum and not as_mean,
             together=together,

@@ -6,8 +6,8 @@ from remote_agent.training.worker.device.watching import STATE_HINT
 
 TOGETHER = (
     "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
-    " padded without a mask? time in the first dimension? outputs (n, 1) beside targets (n)? loss and a"
-    " figure, which count as (sum, weight)?), or it is a mean over something else than samples"
+    " a std() or norm() over the batch? padded without a mask? time in the first dimension? outputs (n, 1) beside"
+    " targets (n)? loss and a figure, which count as (sum, weight)?), or it is a mean over something else than samples"
 )
 OF_TRAINING = (
     "the loss of a batch is the mean of its parts' losses in evaluation mode, and not in training mode: a term or a"

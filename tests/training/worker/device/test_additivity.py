@@ -271,6 +271,14 @@ def test_a_loss_that_depends_on_which_samples_are_together_is_told(loss: Callabl
     assert found(loss, net(nn.Dropout(0.3))).together
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.BatchNorm1d(8, momentum=None)])
+def test_buffers_of_normalisation_are_not_named_where_the_loss_itself_depends_on_the_batch(norm: nn.Module) -> None:
+    """They change with every batch, in any model; it is the loss that has to be looked at."""
+    told = found(lambda model, batch: model(batch[0]).std(0).mean(), net(norm)).together
+    assert "a std() or norm() over the batch?" in told
+    assert "forward or loss changes" not in told
+
+
 def test_a_gradient_that_depends_on_which_samples_are_together_is_told_where_the_loss_does_not() -> None:
     class Normalised(torch.autograd.Function):
         @staticmethod

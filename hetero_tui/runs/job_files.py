@@ -1,0 +1,70 @@
+"""Looks at the files that a ready job is given on the hosts, before anything is started there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetero_tui import deadlines
+from hetero_tui.errors import HostError, OrderError
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.bring_up import judged
+from hetero_tui.fleet.live import LiveFleet
+from hetero_tui.fleet.survey import head_name
+from hetero_tui.runs.order import Order
+from remote_agent import settings as fields
+from remote_agent.kinds import convert
+
+STEP = "look at the job's files"
+
+OF_FILES = ("model", "data", "tokenizer", "lora_targets")
+"""Settings of ``hf-lm`` that name files, or what is in them."""
+
+
+async def refuse_files(fleet: LiveFleet, order: Order) -> None:
+    """Refuse files with which a run would end in its first seconds: on its head, or on each host that may be it.
+
+    Raises:
+        OrderError: what is wrong, on which hosts.
+    """
+    if order.job.file is not None or order.job.name != "hf-lm":
+        return
+    given: dict[str, Any] = {name: order.settings[name] for name in OF_FILES if name in order.settings}
+    if not {"model", "data"} <= given.keys():  # trials of a sweep get them
+        return
+    given["from_scratch"] = convert(bool, order.settings.get("from_scratch", "false"), parse=True)
+    given |= {name: fields.values_of(order.settings).get(name) for name in ("lora_rank", "quantize")}
+    head = head_name(fleet.surveyed) or fleet.inventory.head
+    fit, _ = judged(fleet.inventory, fleet.probed, head)
+    given["memory"] = _memory([facts for _, facts in fit.values()])
+    asked = {name: facts for name, (_, facts) in fit.items() if head in (None, name)}
+
+    async def ask(host: str) -> Mapping[str, str] | None:
+        words = agent.inline("host/model_files.py", json.dumps(given))
+        command = agent.with_python(words, [asked[host].python.executable])
+        try:
+            done = await fleet.transports[host].run(command, step=STEP, deadline=deadlines.COMMAND)
+            found = json.loads(done.stdout.last('{"mistakes"') or "")["mistakes"]
+            return {str(cause): str(hint) for cause, hint in found}
+        except (HostError, ValueError, KeyError, TypeError):
+            return None  # the run's own check says more
+
+    answers = dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
+    if not answers or any(answer is None for answer in answers.values()):
+        return
+    first, *others = (answer for answer in answers.values() if answer is not None)
+    sure = [cause for cause in first if all(cause in answer for answer in others)]
+    if sure:
+        where = f" (on {' and on '.join(answers)})"
+        hint = "; ".join(dict.fromkeys(first[cause] for cause in sure))
+        raise OrderError(tuple(f"{cause}{where}" for cause in sure), hint=hint)
+
+
+def _memory(machines: Sequence[HostFacts]) -> int:
+    """Bytes of memory of all these machines and their accelerators; 0: of one it is not known."""
+    sizes = [machine.memory.total_bytes for machine in machines]
+    sizes += [each.memory_bytes for machine in machines for each in machine.accelerators]
+    return sum(size or 0 for size in sizes) if all(sizes) else 0
