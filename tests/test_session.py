@@ -65,6 +65,42 @@ async def test_a_run_on_a_host_that_the_inventory_no_longer_has_is_stopped(
     assert (ended.id, ended.state, stopped) == ("text-1", RunState.STOPPED, ["text-1 on gone"])
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_lost_run_is_stopped_though_another_laptop_may_let_it_go_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """It was said to be lost already, and went on a moment later."""
+    state, done = [RunState.LOST], list[str]()
+
+    async def runs(*_: object) -> object:
+        return (
+            ("laptop", protocol.RunSummary(id="text-1", job="text", state=state[0], step=3, loss=1.0, started=1.0)),
+        )
+
+    async def end(_: str, transports: Mapping[str, Transport], run: str) -> None:
+        state[0] = RunState.STOPPED
+        done.append(f"{run} ended on {', '.join(transports)}")
+
+    async def stop(_: str, transport: Transport, run: str) -> None:
+        state[0] = RunState.STOPPED
+        done.append(f"{run} stopped on {transport.host}")
+
+    @asynccontextmanager
+    async def alone(*_: object) -> AsyncIterator[None]:
+        if restarted:  # while this command waited for the other laptop's
+            state[0] = RunState.RUNNING
+        yield
+
+    monkeypatch.setattr("hetero_tui.session.list_runs", runs)
+    monkeypatch.setattr("hetero_tui.session.end_lost", end)
+    monkeypatch.setattr("hetero_tui.session.stop_run", stop)
+    monkeypatch.setattr(LiveFleet, "alone", alone)
+    async with session:
+        ended = await session.stop_run("text-1")
+    assert ended.state == RunState.STOPPED
+    assert done == ["text-1 stopped on laptop" if restarted else "text-1 ended on laptop"]
+
+
 async def test_an_order_that_no_host_of_the_inventory_can_carry_out_contacts_none(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

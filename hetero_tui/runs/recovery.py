@@ -18,7 +18,7 @@ from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
 from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
-from hetero_tui.runs.listing import find_run, live_run
+from hetero_tui.runs.listing import find_run, list_copies, live_run
 from hetero_tui.runs.resume import refuse_if_done, resume
 from hetero_tui.runs.seen import Seen
 from hetero_tui.transport import Transport
@@ -89,7 +89,7 @@ class FleetRecovery:
         if there is None:
             async with self._exclusively("failing over"), fleet.alone("resume", others):
                 await fleet.survey({*others})
-                self._refuse_if_taken_down(run)
+                await self._refuse_if_ended(run)
                 there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
         self._moved(there)
         self._take_back(head)
@@ -102,7 +102,7 @@ class FleetRecovery:
         self._fleet.emit(events.RunChanged(run=run, job="", state=RunState.STARTING))
         async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
-            self._refuse_if_taken_down(run)
+            await self._refuse_if_ended(run)
             self._notice(cause)
             if not self._fleet.facts:
                 await self._fleet.look()
@@ -153,8 +153,14 @@ class FleetRecovery:
             if going is not None:
                 await cancel(going)
 
-    def _refuse_if_taken_down(self, run: str) -> None:
-        """Raise TakenDown if no host that answers has a node: after a `down` only a user starts again."""
+    async def _refuse_if_ended(self, run: str) -> None:
+        """Raise TakenDown if a user ended the run, or no host that answers has a node after a `down`."""
+        copies = await list_copies(self._fleet.cluster, self._fleet.answering)
+        known = [summary for _, summary in copies if summary.id == run]
+        newest = max(known, key=lambda summary: (summary.epoch, summary.seq), default=None)
+        if newest is not None and newest.state is RunState.STOPPED:
+            hint = f"`hetero-tui resume {run}` lets it go on"
+            raise TakenDown(f"{run} was stopped before it could go on", step="follow", hint=hint)
         if is_taken_down(self._fleet.surveyed):
             hint = f"`hetero-tui resume {run}` starts the cluster and lets it go on"
             raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)
