@@ -42,6 +42,18 @@ def find(pid: int) -> Process | None:
     return _find_in_proc(pid) if sys.platform == "linux" else _find_by_psutil(pid)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process; one that a debugger looks at does not count, nor one that has ended."""
+    if sys.platform == "linux":
+        return _stat(pid)[1][:1] == ["T"]
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def mark_of(pid: int) -> str | None:
     """The cluster folder in the environment that the process was started with; None when it carries none."""
     return _mark_in_proc(pid) if sys.platform == "linux" else _mark_by_psutil(pid)

@@ -22,8 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import psutil
-
+from remote_agent.host.process_table import is_stopped
 from remote_agent.log_lines import stamp
 
 Coordinate = Callable[[Path, threading.Event], int]
@@ -99,7 +98,7 @@ class Overseer:
             child.join(LOOK_S)
             if child.exitcode is not None:
                 return False
-            looks = looks + 1 if _is_stopped(child) else 0
+            looks = looks + 1 if is_stopped(child.pid or 0) else 0
             if looks >= STOPPED_LOOKS and self._may_replace():
                 child.kill()
                 child.join()
@@ -115,14 +114,6 @@ class Overseer:
         self._stopped = True
         if self._child is not None:
             self._child.terminate()
-
-
-def _is_stopped(process: BaseProcess) -> bool:
-    """Whether a signal has stopped a process; one that a debugger looks at does not count."""
-    try:
-        return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:  # it has just ended
-        return False
 
 
 def leave(code: int) -> NoReturn:
