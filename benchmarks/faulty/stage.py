@@ -30,7 +30,7 @@ FILE = Path(__file__).with_name("job.py")
 CLUSTER = "lab"
 
 RATE_MBIT = 1000.0
-DISK_MB = 512
+DISK_MB = 2048
 
 BATCH = 60
 ENDLESS = 1_000_000
