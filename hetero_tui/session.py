@@ -136,6 +136,10 @@ class Session(Following):
         fleet = self._fleet
         async with self._exclusively(ADDING), fleet.alone("up", {host, *fleet.answering}):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
+            if is_known:
+                await fleet.survey({host, *fleet.answering})
+                if host in fleet.members:  # what this waited for let it join
+                    return
             await (fleet.look_at(host) if is_known else fleet.look())
             if head_name(fleet.surveyed) is not None:
                 await self._join(host)

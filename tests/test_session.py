@@ -273,6 +273,28 @@ async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster
         assert session.state.cluster_state is ClusterState.DOWN
 
 
+async def test_a_host_that_another_operation_let_join_meanwhile_is_not_looked_at_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[object]()
+
+    async def survey(_: LiveFleet, names: set[str]) -> None:
+        asked.append(names)
+
+    async def look_at(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("hetero_tui.session.head_name", lambda _: "laptop")
+    monkeypatch.setattr(LiveFleet, "facts", {"laptop": None})
+    monkeypatch.setattr(LiveFleet, "members", frozenset({"laptop"}))
+    monkeypatch.setattr(LiveFleet, "survey", survey)
+    monkeypatch.setattr(LiveFleet, "look_at", look_at)
+    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
+    async with session:
+        await session._take_in("laptop")
+    assert asked == [{"laptop"}]
+
+
 async def test_a_host_that_is_back_waits_for_the_command_of_another_laptop(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

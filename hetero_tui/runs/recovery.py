@@ -7,8 +7,8 @@ first is asked, and agreed with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -50,6 +50,8 @@ class FleetRecovery:
         self._fleet, self._exclusively, self._moved, self._take_in = fleet, exclusively, moved, take_in
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._looked_after: frozenset[str] = frozenset()
+        self._at_rest = asyncio.Event()  # set: no run is being let go on, which all hosts that answer take part in
+        self._at_rest.set()
 
     async def by_hand(self, run: str | None, settings: Mapping[str, str]) -> str:
         """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
@@ -87,7 +89,7 @@ class FleetRecovery:
         patience = 0.0 if fleet.ledger.entries() else deadlines.STEP_ASIDE
         there = await taken_over(fleet.cluster, others, run, patience)
         if there is None:
-            async with self._exclusively("failing over"), fleet.alone("resume", others):
+            async with self._working("failing over"), fleet.alone("resume", others):
                 await fleet.survey({*others})
                 await self._refuse_if_ended(run)
                 there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
@@ -100,7 +102,7 @@ class FleetRecovery:
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
         self._fleet.emit(events.RunChanged(run=run, job="", state=RunState.STARTING))
-        async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
+        async with self._working("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
             await self._refuse_if_ended(run)
             self._notice(cause)
@@ -126,6 +128,16 @@ class FleetRecovery:
         self._returning.clear()
         self._looked_after = frozenset()
         await cancel(*tasks)
+
+    @asynccontextmanager
+    async def _working(self, word: str) -> AsyncIterator[None]:
+        """As ``exclusively``; no host is taken back meanwhile: that would take its time, and the hosts'."""
+        self._at_rest.clear()
+        try:
+            async with self._exclusively(word):
+                yield
+        finally:
+            self._at_rest.set()
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -205,6 +217,7 @@ class FleetRecovery:
             told = ""
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
+                await self._at_rest.wait()
                 try:
                     if only_if_needed and await self._is_member(host):
                         continue  # it comes by itself, or finds out that it can't

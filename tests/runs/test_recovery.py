@@ -124,6 +124,15 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
         await asyncio.wait_for(watched.taken_in.get(), 2.0)
 
 
+async def test_no_host_is_taken_back_while_a_run_is_let_go_on(watched: Watched) -> None:
+    """Each was looked at and started once more beside the new head, whose start took twice as long for it."""
+    async with watched.recovery._working("resuming"):
+        watched.recovery.look_after(frozenset({HOST}))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watched.taken_in.get(), 2.0)
+    assert await watched.next_taken_in() == HOST
+
+
 @pytest.mark.parametrize("way", ["fail over", "restart", "look after"])
 async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(tmp_path: Path, way: str) -> None:
     path = tmp_path / "inventory.yaml"
