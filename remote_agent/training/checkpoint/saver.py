@@ -6,9 +6,10 @@ One checkpoint is written at a time, by one thread; the end of the run waits for
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ class Saver:
     def is_free(self) -> bool:
         """Whether another checkpoint can begin; waits up to :data:`SLOW_DISK_S`, once for each checkpoint."""
         if self._pending is not None and not self._was_waited_for:
-            wait([self._pending], SLOW_DISK_S)
+            with contextlib.suppress(TimeoutError):
+                self._pending.exception(SLOW_DISK_S)
             self._was_waited_for = True
         return self._pending is None or self._pending.done()
 
