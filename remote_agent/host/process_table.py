@@ -44,14 +44,7 @@ def find(pid: int) -> Process | None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped a process; one that a debugger looks at does not count, nor one that has ended."""
-    if sys.platform == "linux":
-        return _stat(pid)[1][:1] == ["T"]
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
+    return _stat(pid)[1][:1] == ["T"] if sys.platform == "linux" else _is_stopped_by_psutil(pid)
 
 
 def mark_of(pid: int) -> str | None:
@@ -159,6 +152,15 @@ def _find_by_psutil(pid: int) -> Process | None:
         )
     except (psutil.Error, OSError):
         return None
+
+
+def _is_stopped_by_psutil(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _mark_by_psutil(pid: int) -> str | None:

@@ -182,14 +182,14 @@ def pays(now_s: float, best_s: float, left: float, pause_s: float) -> bool:
     return now_s > (1 + GAIN) * best_s and left * (now_s - best_s) > WORTH * pause_s
 
 
-def has_lasted(since_s: float | None, pause_s: float) -> bool:
+def has_lasted(since_s: float, pause_s: float) -> bool:
     """Whether another plan has been better for long enough.
 
     Args:
-        since_s: for so many seconds; None: no other plan is better.
+        since_s: for so many seconds.
         pause_s: what it costs to make the run ready again.
     """
-    return since_s is not None and since_s >= PERSISTS * pause_s
+    return since_s >= PERSISTS * pause_s
 
 
 def is_soon(times: int, since_s: float, pause_s: float) -> bool:

@@ -76,9 +76,10 @@ class PlanCheck:
     @property
     def _has_lasted(self) -> bool:
         """Whether another plan has been better for so long that it is looked at again."""
-        if self._better_since is None or self._plan_basis is None or self._check is None or not self._check.seen:
+        since, basis, check = self._better_since, self._plan_basis, self._check
+        if since is None or basis is None or check is None or not check.seen:
             return False
-        return self_check.has_lasted(time.monotonic() - self._better_since, self._plan_basis.pause_s)
+        return self_check.has_lasted(time.monotonic() - since, basis.pause_s)
 
     def _look(self, session: Session, report: StepReport, samples: int) -> BetterPlan | None:
         """Find the reason for a wrong prediction, while nothing else is in progress, and correct it.
@@ -103,11 +104,11 @@ class PlanCheck:
             return None
         now = dataclasses.replace(now, ratios=part.ratios, other_s=part.other_s)
         best = self._better(session, now, predicted, left)
-        clock_s, since = time.monotonic(), self._better_since
-        since = None if best is None else clock_s - self._check.seconds if since is None else since
-        self._better_since = since
-        restarts = since is not None and self_check.has_lasted(clock_s - since, self._plan_basis.pause_s)
-        is_off = self._check.is_off or since is None
+        clock_s = time.monotonic()
+        since = clock_s - self._check.seconds if self._better_since is None else self._better_since
+        self._better_since = since if best is not None else None
+        restarts = best is not None and self_check.has_lasted(clock_s - since, self._plan_basis.pause_s)
+        is_off = self._check.is_off
         why = self_check.what_was_off(self._check) if is_off else self_check.what_lasts(self._check, clock_s - since)
         reasons = [why, *self_check.what_changed(before, now)]
         reasons += [self_check.what_is_better(best, at_once=restarts)] if best is not None else []
