@@ -15,6 +15,8 @@ from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Resumption, Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.processes.actors import Servers
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.liveness import await_shards, is_answered
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
 from remote_agent.training.shared import rpc
@@ -23,16 +25,23 @@ from remote_agent.training.shared.rpc import Ref
 T = TypeVar("T")
 
 
-def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -> Snapshot:
+def of_shards(session: Session, heartbeat: Heartbeat, *, inner: bool = False, weights: bool = False) -> Snapshot:
     """Keep the state of all shards, and of each living worker's own optimizer (``inner``).
 
     With ``weights`` the shards also keep the weights, each parameter's under the name
     :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
+
+    Args:
+        heartbeat: of the shards and workers; Ray notices much later that one of them is out of reach.
+
+    Raises:
+        ServerGone: a shard was lost meanwhile.
     """
-    shards, members = [server.actor for server in session.servers], list(session.members) if inner else []
+    shards = [server.actor for server in session.servers]
     keeping = [shard.call("snapshot", weights) for shard in shards]
-    keeping += [member.call("snapshot") for member in members]
-    rpc.get_all(keeping, SERVER_S)
+    own_kept = [(member, member.call("snapshot")) for member in session.members] if inner else []
+    await_shards(session, heartbeat, keeping, SERVER_S)
+    members = [member for member, call in own_kept if is_answered(member, call, heartbeat, SERVER_S)]
     taken = [shard.call("snapshot_taken") for shard in shards]
     taken += [member.call("snapshot_taken") for member in members]
     shapes = session.shapes

@@ -133,4 +133,4 @@ class LocalSgd(Streamed):
 
     def _snapshot(self) -> Snapshot:
         """Keep the state of the outer optimizer, and of each living worker's own optimizer."""
-        return snapshots.of_shards(self._session, inner=True)
+        return snapshots.of_shards(self._session, self._heartbeat, inner=True)

@@ -250,6 +250,7 @@ class Stale(Strategy):
                 SliceSpan(issued.member.name, issued.task.own.begin, issued.task.own.begin + issued.samples)
                 for issued, _ in counted
             ),
-            snapshot=partial(snapshots.of_shards, session),
+            snapshot=partial(snapshots.of_shards, session, self._heartbeat),
+            heartbeat=self._heartbeat,
             scalars=whole(result.scalars for _, result in counted),
         )

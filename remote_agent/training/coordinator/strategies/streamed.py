@@ -338,7 +338,7 @@ class Streamed(Strategy):
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
-        return snapshots.of_shards(self._session)
+        return snapshots.of_shards(self._session, self._heartbeat)
 
     def _report(self, current: StepInFlight) -> StepReport:
         """Make the step's report; times go from one step's end to the next, on one clock."""
@@ -369,6 +369,7 @@ class Streamed(Strategy):
             weights=partial(newest_weights, self._session.members, self._heartbeat),
             slices=current.counted(),
             snapshot=self._snapshot,
+            heartbeat=self._heartbeat,
             scalars=whole(result.scalars for _, result in results),
         )
 
