@@ -29,7 +29,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.checkpoint.saver import Saver
-from remote_agent.training.coordinator import snapshots
+from remote_agent.training.coordinator.recovery import shard_snapshots
 from remote_agent.training.coordinator.recovery.copy_interval import CopyInterval
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.deadlines import PING_S
@@ -182,7 +182,9 @@ class Copies:
         assert report.heartbeat is not None, "there are shards"
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = (
-            snapshot if snapshot is not None else snapshots.of_shards(session, report.heartbeat, weights=self._stale)
+            snapshot
+            if snapshot is not None
+            else shard_snapshots.of_shards(session, report.heartbeat, weights=self._stale)
         )
         if snapshot is None:
             self._interval = self._interval.after_copy(barrier_s + time.monotonic() - began)

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from remote_agent.training.coordinator import loop, snapshots
+from remote_agent.training.coordinator import loop
 from remote_agent.training.coordinator.processes.heartbeat import Beat, Heartbeat
+from remote_agent.training.coordinator.recovery import shard_snapshots
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import ServerGone
 from remote_agent.training.shared import rpc
@@ -59,7 +60,7 @@ def test_a_shard_that_falls_silent_as_its_state_is_kept_is_lost_as_in_a_step(
     heartbeat = cast("Heartbeat", SimpleNamespace(of=lambda actor: beats.get(actor, Beat())))
     monkeypatch.setattr(rpc, "wait_all", lambda calls, seconds: {0})
     with pytest.raises(ServerGone) as caught:
-        snapshots.of_shards(session, heartbeat)
+        shard_snapshots.of_shards(session, heartbeat)
     assert caught.value.host == "crosby"
 
 
@@ -69,6 +70,6 @@ def test_the_state_of_shards_that_are_late_and_answer_pings_is_waited_for(monkey
     ready, got = [set[int](), set[int](), {0}], list[object]()
     monkeypatch.setattr(rpc, "wait_all", lambda calls, seconds: ready.pop(0))
     monkeypatch.setattr(rpc, "get_all", lambda calls, seconds: got.append(calls))
-    snapshots.of_shards(session, heartbeat)
+    shard_snapshots.of_shards(session, heartbeat)
     assert not ready
     assert got == [["mercer"]]
