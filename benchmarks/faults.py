@@ -71,8 +71,9 @@ def table(
     wanted = [(strategy, key) for strategy in strategies for key in rows if EVERY[key].is_of(strategy)]
     results: list[Result] = []
     while wanted:
-        with stage.opened(hosts) as fleet:
-            while wanted:
+        with_disks = EVERY[wanted[0][1]].disks
+        with stage.opened(hosts, disks=with_disks) as fleet:
+            while wanted and EVERY[wanted[0][1]].disks == with_disks:
                 strategy, key = wanted.pop(0)
                 results.append(carry_out(fleet, EVERY[key], strategy, repetitions, say))
                 print("\n".join(lines(results[-1])), flush=True)

@@ -29,7 +29,7 @@ from hetero_tui.runs import measured, membership
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.job_files import refuse_files
 from hetero_tui.runs.launch import launch
-from hetero_tui.runs.listing import beside, find_among, find_to_stop, list_runs, live_runs, stop_run
+from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
@@ -146,6 +146,10 @@ class Session(Following):
         fleet = self._fleet
         async with self._exclusively(ADDING), fleet.alone("up", {host, *fleet.answering}):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
+            if is_known:
+                await fleet.survey({host, *fleet.answering})
+                if host in fleet.members:  # what this waited for let it join
+                    return
             await (fleet.look_at(host) if is_known else fleet.look())
             if head_name(fleet.surveyed) is not None:
                 await self._join(host)
@@ -215,7 +219,8 @@ class Session(Following):
     async def stop_run(self, run: str | None = None) -> protocol.RunSummary:
         """Stop a run (None: the one on the screen, else the only one under way) after its step, with a checkpoint.
 
-        One on a host that was taken out of the inventory is found, too. Returns the run as it stands then.
+        One on a host that was taken out of the inventory is found, too. A lost one counts as stopped from then on.
+        Returns the run as it stands then.
 
         Raises:
             UsageError: several are under way, and none was named.
@@ -228,6 +233,12 @@ class Session(Following):
             async with self._fleet.with_former() as transports:
                 failed: list[HostError] = []
                 host, summary = find_to_stop(await list_runs(cluster, transports, failed.append), wanted, failed)
+                if summary.state is RunState.LOST:
+                    async with self._fleet.alone("stop"):  # another laptop may let it go on at this moment
+                        host, summary = find_to_stop(await list_runs(cluster, transports), summary.id)
+                        if summary.state is RunState.LOST:
+                            await end_lost(cluster, transports, summary.id)
+                            return find_among(await list_runs(cluster, transports), summary.id)[1]
                 if current is not None and current.run == summary.id:
                     self.emit(events.RunChanged(run=summary.id, job=summary.job, state=RunState.STOPPING))
                 await stop_run(cluster, transports[host], summary.id)

@@ -26,6 +26,10 @@ HEAD_POLL_LONGEST_SECONDS = 1.0
 WATCH_SECONDS = 2.0
 """Between two looks of the supervisor at a Ray that runs and at the head's port. On Linux Ray's end is seen at once."""
 
+STOPPED_LOOKS = 4
+"""Ray's manager on this machine is ended after so many such looks in a row that find it stopped: the head has declared
+the machine dead by then, for good."""
+
 CUT_OFF_SECONDS = 10.0
 """Without an answer from the head's port for so long, this machine has left the cluster: the head declares a silent
 machine dead within 6 s, for good. Its Ray is ended then, so that the next one can start once the head answers. On the

@@ -5,6 +5,8 @@ its ``run.json`` gets the hosts and addresses of the specification in the first 
 be started again. Events in the lines after that, which only the laptop has, are added where they go on from those here.
 Exit status :data:`~remote_agent.protocol.RUN_NOT_RESUMABLE` and a sentence on stderr: it can't go on.
 
+With ``--end RUN`` a run that was lost counts as stopped, and no laptop lets it go on unasked.
+
 With ``--tell RUN`` the command on stdin (:class:`~remote_agent.protocol.RunCommand`) is handed to its coordinator.
 
 Read from the runs' own files (``runs/<id>/run.json`` and ``events.jsonl``), so it needs no running coordinator.
@@ -32,6 +34,9 @@ CURVE_POINTS = 24
 
 MAX_LINES = 1000
 """Of the end of ``events.jsonl``, where no step is found: there are few events between two steps."""
+
+ENDED_FILE = "ended"
+"""In a run's folder: the number of its last event when a user ended it after it was lost. Later events undo that."""
 
 MAX_LINE, MAX_SPEC = 1 << 20, 16 << 20
 """Bytes of an event that is read, and of a ``run.json``: a step with 50 workers is under 16 KiB."""
@@ -73,7 +78,7 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         case protocol.RunFailed():
             state = RunState.FAILED  # ``step`` stays that of the last step made, as everywhere
         case _ if not alive:
-            state = RunState.LOST
+            state = RunState.STOPPED if _was_ended(events.parent, seq) else RunState.LOST
         case _:
             state = RunState.RUNNING if first is not None else RunState.STARTING
     started = None if first is None else first.time
@@ -123,6 +128,26 @@ def newest_checkpoint(place: Path) -> int | None:
     """The step of the newest whole checkpoint in a run's folder: one whose document is there; None: there is none."""
     documents = sorted((place / "checkpoints").glob("step-*.json"))
     return int(documents[-1].stem.removeprefix("step-")) if documents else None
+
+
+def end(folder: Path, run: str) -> None:
+    """Note that a user ended a run of which this machine has a folder, if it was lost; raises OSError."""
+    place = folder / "runs" / run
+    try:
+        spec = protocol.decode(protocol.RunSpec, plain_file.read_text(place / "run.json"))
+    except (OSError, ValueError):
+        return
+    summary = summarize(folder, spec, place / "events.jsonl")
+    if summary.state is RunState.LOST:
+        (place / ENDED_FILE).write_text(str(summary.seq), encoding="utf-8")
+
+
+def _was_ended(place: Path, seq: int) -> bool:
+    """Whether a user ended the lost run in this folder, whose last event has the number ``seq``."""
+    try:
+        return plain_file.read_text(place / ENDED_FILE) == str(seq)
+    except (OSError, ValueError):
+        return False
 
 
 class NotResumable(Exception):
@@ -299,7 +324,15 @@ def main() -> int:
     parser.add_argument("--folder", required=True, type=absolute_path)
     parser.add_argument("--reopen", metavar="RUN")
     parser.add_argument("--tell", metavar="RUN")
+    parser.add_argument("--end", metavar="RUN")
     options = parser.parse_args()
+    if options.end is not None:
+        try:
+            end(options.folder, options.end)
+        except OSError as error:
+            print(f"{error.strerror}: {error.filename or options.folder}", file=sys.stderr)
+            return 1
+        return 0
     if options.tell is not None:
         try:
             told = tell(options.folder, options.tell, protocol.decode(protocol.RunCommand, sys.stdin.readline()))

@@ -65,6 +65,42 @@ async def test_a_run_on_a_host_that_the_inventory_no_longer_has_is_stopped(
     assert (ended.id, ended.state, stopped) == ("text-1", RunState.STOPPED, ["text-1 on gone"])
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_lost_run_is_stopped_though_another_laptop_may_let_it_go_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """It was said to be lost already, and went on a moment later."""
+    state, done = [RunState.LOST], list[str]()
+
+    async def runs(*_: object) -> object:
+        return (
+            ("laptop", protocol.RunSummary(id="text-1", job="text", state=state[0], step=3, loss=1.0, started=1.0)),
+        )
+
+    async def end(_: str, transports: Mapping[str, Transport], run: str) -> None:
+        state[0] = RunState.STOPPED
+        done.append(f"{run} ended on {', '.join(transports)}")
+
+    async def stop(_: str, transport: Transport, run: str) -> None:
+        state[0] = RunState.STOPPED
+        done.append(f"{run} stopped on {transport.host}")
+
+    @asynccontextmanager
+    async def alone(*_: object) -> AsyncIterator[None]:
+        if restarted:  # while this command waited for the other laptop's
+            state[0] = RunState.RUNNING
+        yield
+
+    monkeypatch.setattr("hetero_tui.session.list_runs", runs)
+    monkeypatch.setattr("hetero_tui.session.end_lost", end)
+    monkeypatch.setattr("hetero_tui.session.stop_run", stop)
+    monkeypatch.setattr(LiveFleet, "alone", alone)
+    async with session:
+        ended = await session.stop_run("text-1")
+    assert ended.state == RunState.STOPPED
+    assert done == ["text-1 stopped on laptop" if restarted else "text-1 ended on laptop"]
+
+
 async def test_an_order_that_no_host_of_the_inventory_can_carry_out_contacts_none(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +271,28 @@ async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster
         await session._take_in("laptop")
         assert session.up_report is None
         assert session.state.cluster_state is ClusterState.DOWN
+
+
+async def test_a_host_that_another_operation_let_join_meanwhile_is_not_looked_at_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[object]()
+
+    async def survey(_: LiveFleet, names: set[str]) -> None:
+        asked.append(names)
+
+    async def look_at(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("hetero_tui.session.head_name", lambda _: "laptop")
+    monkeypatch.setattr(LiveFleet, "facts", {"laptop": None})
+    monkeypatch.setattr(LiveFleet, "members", frozenset({"laptop"}))
+    monkeypatch.setattr(LiveFleet, "survey", survey)
+    monkeypatch.setattr(LiveFleet, "look_at", look_at)
+    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
+    async with session:
+        await session._take_in("laptop")
+    assert asked == [{"laptop"}]
 
 
 async def test_a_host_that_is_back_waits_for_the_command_of_another_laptop(

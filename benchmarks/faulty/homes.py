@@ -9,8 +9,9 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from benchmarks.faulty.rare import Begin, Place, Undo, first, nothing
+from benchmarks.faulty.rare import Begin, Place, Undo, first, head, nothing
 from benchmarks.faulty.stage import Stage
+from tests.lab import disks
 from tests.lab.following import Following, RunError
 from tests.lab.machines import Host
 from tests.lab.network import LabError
@@ -49,6 +50,17 @@ def read_only(place: Place = first) -> Begin:
         host = place(stage, follower)
         _done(host, ["sh", "-c", 'mount --bind "$HOME" "$HOME" && mount -o remount,bind,ro "$HOME"'])
         return lambda: _done(host, ["sh", "-c", 'cd / && umount -l "$HOME"'])
+
+    return begin
+
+
+def slow_disk(bytes_s: int, place: Place = head) -> Begin:
+    """A host's disk writes so many bytes a second, as a worn card does."""
+
+    def begin(stage: Stage, follower: Following) -> Undo:
+        home = place(stage, follower).home
+        disks.limit(home, bytes_s)
+        return lambda: disks.limit(home, None)
 
     return begin
 

@@ -33,6 +33,7 @@ class Row:
         sharded: each host holds a part of the parameter server, if the strategy has one.
         of_shard: the fault is that of a shard.
         alone: each repetition has a run of its own, and what was switched off is brought back after it.
+        disks: each host's home folder is on a disk of its own.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Row:
     sharded: bool = False
     of_shard: bool = False
     alone: bool = False
+    disks: bool = False
 
     def stall_with(self, strategy: str) -> float | None:
         """The budget of the stall with a strategy."""
@@ -159,7 +161,7 @@ ROWS: Mapping[str, Row] = {
 ALL_BACK = Figure("all hosts in a step after its end", "s", None)
 
 
-def _rare(key: str, name: str, strike: Strike) -> Row:
+def _rare(key: str, name: str, strike: Strike, *, disks: bool = False) -> Row:
     settings = {"checkpoint_every": 40}
     return Row(
         key=key,
@@ -169,11 +171,12 @@ def _rare(key: str, name: str, strike: Strike) -> Row:
         figures={"back": ALL_BACK},
         settings=settings,
         sharded=True,
+        disks=disks,
     )
 
 
-def _for(key: str, name: str, begin: rare.Begin, seconds: float) -> Row:
-    return _rare(key, f"{name} for {seconds:.0f} s", rare.lasting(begin, seconds))
+def _for(key: str, name: str, begin: rare.Begin, seconds: float, *, disks: bool = False) -> Row:
+    return _rare(key, f"{name} for {seconds:.0f} s", rare.lasting(begin, seconds), disks=disks)
 
 
 RARE: Mapping[str, Row] = {
@@ -228,6 +231,7 @@ RARE: Mapping[str, Row] = {
         _for("cleaned-head", "all deleted in /tmp and /dev/shm of the head", homes.cleaned(rare.head), 20),
         _for("logout", "all processes killed on a host", homes.logged_out(), 5),
         _for("logout-head", "all processes killed on the head", homes.logged_out(rare.head), 5),
+        _for("slow-disk-head", "the head's disk writes 20 kB/s", homes.slow_disk(20_000), 60, disks=True),
         _for("read-only", "a host's home folder read-only", homes.read_only(), 30),
         _for("read-only-head", "the head's home folder read-only", homes.read_only(rare.head), 30),
     )

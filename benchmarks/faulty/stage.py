@@ -30,6 +30,7 @@ FILE = Path(__file__).with_name("job.py")
 CLUSTER = "lab"
 
 RATE_MBIT = 1000.0
+DISK_MB = 2048
 
 BATCH = 60
 ENDLESS = 1_000_000
@@ -199,9 +200,12 @@ class Stage:
 
 
 @contextlib.contextmanager
-def opened(hosts: int, paces: tuple[float, ...] = PACES) -> Iterator[Stage]:
-    """A lab of so many hosts with the cluster up; taken down at the end, whatever happened."""
-    with lab_of(hosts) as lab:
+def opened(hosts: int, paces: tuple[float, ...] = PACES, *, disks: bool = False) -> Iterator[Stage]:
+    """A lab of so many hosts with the cluster up; taken down at the end, whatever happened.
+
+    With ``disks`` each home folder is on a disk of its own.
+    """
+    with lab_of(hosts, disks=disks) as lab:
         stage = Stage(lab, paces)
         try:
             stage.up()
@@ -212,9 +216,10 @@ def opened(hosts: int, paces: tuple[float, ...] = PACES) -> Iterator[Stage]:
         stage.down()
 
 
-def lab_of(hosts: int) -> Lab:
+def lab_of(hosts: int, *, disks: bool = False) -> Lab:
     """So many hosts on links of :data:`RATE_MBIT`; a context manager."""
-    return Lab([HostSpec(name=name, cpus=1) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT)
+    disk_mb = DISK_MB if disks else None
+    return Lab([HostSpec(name=name, cpus=1, disk_mb=disk_mb) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT)
 
 
 def simulated(hosts: Sequence[float] = PACES) -> list[str]:

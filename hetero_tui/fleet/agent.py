@@ -262,10 +262,11 @@ def _archive(python: str) -> tuple[bytes, str]:
         'agent=$(unset CDPATH; cd "$(dirname "$0")" && pwd) || exit 1\n'
         f"{WITHOUT_PYTHON_VARIABLES}\n"
         f"python={shlex.quote(python)}\n"
-        "# An environment may be gone by now; what ends all of ours needs the standard library alone.\n"
-        f'[ -x "$python" ] || for other in {" ".join(_PYTHONS)}; do\n'
+        "# An environment may be gone by now, or broken; what ends all of ours needs the standard library alone.\n"
+        'what="is gone"; [ ! -x "$python" ] || what="does not run"\n'
+        f'"$python" -E -s -S -c "" </dev/null >/dev/null 2>&1 || for other in {" ".join(_PYTHONS)}; do\n'
         '  "$other" -c "import sys; sys.exit(sys.version_info < (3, 11))" </dev/null 2>/dev/null || continue\n'
-        '  echo "$python is gone, so $other is used" >&2; python=$other; break\n'
+        '  echo "$python $what, so $other is used" >&2; python=$other; break\n'
         "done\n"
         'cd && PYTHONPATH="$agent" exec "$python" -P -m "$@"\n'
     )

@@ -12,6 +12,7 @@ from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.kinds import nearest
+from remote_agent.states import RunState
 
 START = "`hetero-tui train digits` starts one"
 """What to do where a run is asked for, and none is known."""
@@ -120,6 +121,8 @@ def find_to_stop(
 ) -> tuple[str, protocol.RunSummary]:
     """The run of that name, or the only one under way (None), be it a sweep or a script, and the host that holds it.
 
+    One that is lost can be ended too, as another laptop may be about to let it go on.
+
     Raises:
         UsageError: several are under way: a user has to say which.
         RunError: none is under way, or it is over.
@@ -129,7 +132,7 @@ def find_to_stop(
         names = " and ".join(entry[1].id for entry in live)
         raise UsageError(f"{names} are under way", step="stop run", hint="name the one to stop")
     host, summary = live[0] if run is None and live else find_among(found, run, failed)
-    if summary.state.final:
+    if summary.state.final and summary.state is not RunState.LOST:
         others = f"under way: {', '.join(entry[1].id for entry in live)}" if live else "no run is under way"
         cause, hint = with_silent(f"{summary.id} is {summary.state} already", others, failed)
         raise RunError(cause, step="stop run", hint=hint)
@@ -160,6 +163,28 @@ def beside(found: Sequence[tuple[str, protocol.RunSummary]]) -> str:
         ("is", f"`hetero-tui stop {live[0]}` ends it") if len(live) == 1 else ("are", "`hetero-tui stop RUN` ends one")
     )
     return f"{' and '.join(live)} {are} under way on these machines, too: each run makes the others slower -> {end}"
+
+
+async def end_lost(cluster: str, transports: Mapping[str, Transport], run: str) -> None:
+    """Note on all hosts that answer that a lost run was ended, so that no laptop lets it go on.
+
+    Raises:
+        CommandFailed: a host could not note it.
+    """
+
+    async def on_host(transport: Transport) -> None:
+        folder = agent.home_folder(cluster)
+        try:
+            done = await agent.call(transport, cluster, "runs", "--folder", folder, "--end", run, step="stop run")
+        except HostError as error:
+            if isinstance(error, CommandFailed):
+                raise
+            return  # it does not answer, and holds nothing that a run could go on from now
+        if done is not None and done.exit_status != 0:
+            cause = f"the end of {run} could not be noted: {last_lines(done.stderr, 1)}"
+            raise CommandFailed(transport.host, cause, step="stop run")
+
+    await asyncio.gather(*(on_host(transport) for transport in transports.values()))
 
 
 async def stop_run(cluster: str, transport: Transport, run: str) -> None:

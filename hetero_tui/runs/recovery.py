@@ -7,8 +7,8 @@ first is asked, and agreed with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -50,6 +50,8 @@ class FleetRecovery:
         self._fleet, self._exclusively, self._moved, self._take_in = fleet, exclusively, moved, take_in
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._looked_after: frozenset[str] = frozenset()
+        self._at_rest = asyncio.Event()  # set: no run is being let go on, which all hosts that answer take part in
+        self._at_rest.set()
 
     async def by_hand(self, run: str | None, settings: Mapping[str, str]) -> str:
         """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
@@ -95,9 +97,9 @@ class FleetRecovery:
         patience = 0.0 if fleet.ledger.entries() else deadlines.STEP_ASIDE
         there = await taken_over(fleet.cluster, others, run, patience)
         if there is None:
-            async with self._exclusively("failing over"), fleet.alone("resume", others):
+            async with self._working("failing over"), fleet.alone("resume", others):
                 await fleet.survey({*others})
-                self._refuse_if_taken_down(run)
+                await self._refuse_if_ended(run)
                 there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
         self._moved(there)
         self._take_back(head)
@@ -108,9 +110,9 @@ class FleetRecovery:
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
         self._fleet.emit(events.RunChanged(run=run, job="", state=RunState.STARTING))
-        async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
+        async with self._working("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
-            self._refuse_if_taken_down(run)
+            await self._refuse_if_ended(run)
             self._notice(cause)
             if not self._fleet.facts:
                 await self._fleet.look()
@@ -134,6 +136,16 @@ class FleetRecovery:
         self._returning.clear()
         self._looked_after = frozenset()
         await cancel(*tasks)
+
+    @asynccontextmanager
+    async def _working(self, word: str) -> AsyncIterator[None]:
+        """As ``exclusively``; no host is taken back meanwhile: that would take its time, and the hosts'."""
+        self._at_rest.clear()
+        try:
+            async with self._exclusively(word):
+                yield
+        finally:
+            self._at_rest.set()
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -161,8 +173,14 @@ class FleetRecovery:
             if going is not None:
                 await cancel(going)
 
-    def _refuse_if_taken_down(self, run: str) -> None:
-        """Raise TakenDown if no host that answers has a node: after a `down` only a user starts again."""
+    async def _refuse_if_ended(self, run: str) -> None:
+        """Raise TakenDown if a user ended the run, or no host that answers has a node after a `down`."""
+        copies = await list_copies(self._fleet.cluster, self._fleet.answering)
+        known = [summary for _, summary in copies if summary.id == run]
+        newest = max(known, key=lambda summary: (summary.epoch, summary.seq), default=None)
+        if newest is not None and newest.state is RunState.STOPPED:
+            hint = f"`hetero-tui resume {run}` lets it go on"
+            raise TakenDown(f"{run} was stopped before it could go on", step="follow", hint=hint)
         if is_taken_down(self._fleet.surveyed):
             hint = f"`hetero-tui resume {run}` starts the cluster and lets it go on"
             raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)
@@ -207,6 +225,7 @@ class FleetRecovery:
             told = ""
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
+                await self._at_rest.wait()
                 try:
                     if only_if_needed and await self._is_member(host):
                         continue  # it comes by itself, or finds out that it can't

@@ -42,6 +42,11 @@ def find(pid: int) -> Process | None:
     return _find_in_proc(pid) if sys.platform == "linux" else _find_by_psutil(pid)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process; one that a debugger looks at does not count, nor one that has ended."""
+    return _stat(pid)[1][:1] == ["T"] if sys.platform == "linux" else _is_stopped_by_psutil(pid)
+
+
 def mark_of(pid: int) -> str | None:
     """The cluster folder in the environment that the process was started with; None when it carries none."""
     return _mark_in_proc(pid) if sys.platform == "linux" else _mark_by_psutil(pid)
@@ -147,6 +152,15 @@ def _find_by_psutil(pid: int) -> Process | None:
         )
     except (psutil.Error, OSError):
         return None
+
+
+def _is_stopped_by_psutil(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _mark_by_psutil(pid: int) -> str | None:

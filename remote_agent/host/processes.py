@@ -97,15 +97,19 @@ def forget(folder: Path, name: str) -> None:
     record_path(folder, name).unlink(missing_ok=True)
 
 
-def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that only this user may read, whole or not at all; a missing folder is made, as private."""
+def write_private(path: Path, content: str | bytes, *, survives_power_loss: bool = True) -> None:
+    """Write a file that only this user may read, whole or not at all; a missing folder is made, as private.
+
+    Without ``survives_power_loss`` it does not wait for the disk.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
-        os.fsync(file.fileno())
+        if survives_power_loss:
+            os.fsync(file.fileno())
     partial.replace(path)
 
 

@@ -132,6 +132,12 @@ def said(record: ProcessRecord) -> str:
     return log.read_text(errors="replace") if log.is_file() else ""
 
 
+def managers(folder: Path, record: ProcessRecord) -> tuple[int, ...]:
+    """PIDs of Ray's manager (raylet) of a Ray that runs: the head declares this machine dead without it."""
+    found = process_table.find_marked(folder)
+    return tuple(process.pid for process in found if process.session == record.pid and process.name == "raylet")
+
+
 def stop(folder: Path, record: ProcessRecord, grace: float = deadlines.STOP_SECONDS) -> None:
     """End a Ray that is not wanted any more, with all that it started: they share its session.
 

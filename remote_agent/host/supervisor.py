@@ -2,7 +2,8 @@
 
 A node leaves a cluster in three ways: its Ray ends (killed, out of memory), the head declares it dead after some
 seconds of silence (stock Ray's raylet then ends itself), or it is cut off for so long that the head must have done so.
-On the head itself, Ray's control store can hang, which is for all others the same.
+On the head itself, Ray's control store can hang, which is for all others the same. A raylet that is stopped counts as
+one of the second kind.
 In each the supervisor takes away what is left of the old Ray, waits until the head answers, starts Ray again as
 ``node.json`` says, and waits longer before each attempt while attempts fail. ``node start`` launches it once this
 machine has joined, so it takes charge of a Ray that runs, its own child or not.
@@ -36,7 +37,7 @@ from types import FrameType
 from typing import NoReturn
 
 from remote_agent import deadlines, protocol
-from remote_agent.host import layout, mesh, processes, ray_command, ray_node, supervision
+from remote_agent.host import layout, mesh, process_table, processes, ray_command, ray_node, supervision
 from remote_agent.host.ray_node import NodeError
 from remote_agent.host.supervision import Supervision
 from remote_agent.log_lines import stamp
@@ -153,12 +154,17 @@ class Supervisor:
         self._say(replace(self._state, phase=supervision.WATCHING, since=time.time(), cause="", hint=""))
         _log(f"watching Ray (PID {record.pid})")
         ended = _open_process(record.pid)
+        managers, stopped_looks = ray_node.managers(self._folder, record), 0
         cut_off_since: float | None = None
         try:
             while processes.find_ours(self._folder, record) is not None:
                 self._pause(deadlines.WATCH_SECONDS, until_readable=ended)
                 if processes.find_ours(self._folder, record) is None:
                     break
+                # They are counted instead of timed, since a computer that sleeps stops this process, too.
+                stopped_looks = stopped_looks + 1 if any(map(process_table.is_stopped, managers)) else 0
+                if stopped_looks >= deadlines.STOPPED_LOOKS:
+                    return "Ray's manager (raylet) was stopped"
                 looked = self._clock()
                 silence = self._silence()
                 if not silence:

@@ -39,6 +39,9 @@ GAIN = 0.05
 WORTH = 2.0
 """... and the run gains so many times what it costs to be made ready again."""
 
+PERSISTS = 5.0
+"""... and has been better for so many times that cost: what slows a link or a device is often over by itself."""
+
 MOST_PAUSED = 0.05
 """Part of the run's time that it is made ready again in for better plans."""
 
@@ -86,6 +89,11 @@ class SelfCheck:
             seconds=statistics.median(step.seconds for step in self.seen),
             compute_s=statistics.median(step.compute_s for step in self.seen),
         )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the last steps together."""
+        return sum(step.seconds for step in self.seen)
 
     @property
     def is_off(self) -> bool:
@@ -174,6 +182,16 @@ def pays(now_s: float, best_s: float, left: float, pause_s: float) -> bool:
     return now_s > (1 + GAIN) * best_s and left * (now_s - best_s) > WORTH * pause_s
 
 
+def has_lasted(since_s: float, pause_s: float) -> bool:
+    """Whether another plan has been better for long enough.
+
+    Args:
+        since_s: for so many seconds.
+        pause_s: what it costs to make the run ready again.
+    """
+    return since_s >= PERSISTS * pause_s
+
+
 def is_soon(times: int, since_s: float, pause_s: float) -> bool:
     """Whether the run was made ready again for a better plan just now.
 
@@ -223,6 +241,12 @@ def what_changed(before: Survey, now: Survey) -> tuple[str, ...]:
     return tuple(found)
 
 
-def what_is_better(best: Prediction) -> str:
-    """``planned anew: sync on a and b, 0.9 s a step``."""
-    return f"planned anew: {best.way.title} on {names(best.way.hosts)}, {seconds(best.seconds)} a step"
+def what_lasts(check: SelfCheck, since_s: float) -> str:
+    """``a step takes 1.4 s for 90 s now``."""
+    return f"a step takes {seconds(check.median.seconds)} for {seconds(since_s)} now"
+
+
+def what_is_better(best: Prediction, *, at_once: bool = True) -> str:
+    """``planned anew: sync on a and b, 0.9 s a step``; or, if not ``at_once``, ``planned anew if that lasts: ...``."""
+    condition = "" if at_once else " if that lasts"
+    return f"planned anew{condition}: {best.way.title} on {names(best.way.hosts)}, {seconds(best.seconds)} a step"

@@ -61,6 +61,9 @@ CHECKPOINT_END_S = 20.0
 HISTORY_END_S = 2.0
 """Until the other hosts must have a run's last event; the run's end does not wait longer for that."""
 
+SLOW_DISK_S = 2.0
+"""Until a checkpoint must be on the disk when the next one is due; else training goes on without the next one."""
+
 PING_S = 10.0
 """Until a living actor must answer when something is wrong elsewhere."""
 

@@ -121,6 +121,29 @@ def test_a_line_that_is_still_being_written_and_one_that_cannot_be_read_are_pass
     assert (found.step, found.seq) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ((step(1, 8),), "stopped"),
+        ((step(1, 8), failed(2, 9)), "failed"),
+        ((step(1, 8), finished(2)), "finished"),
+    ],
+)
+def test_a_lost_run_that_is_ended_is_stopped_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: tuple[Event, ...], state: str
+) -> None:
+    summary(tmp_path, *events)
+    monkeypatch.setattr(sys, "argv", ["runs", "--folder", str(tmp_path), "--end", "r"])
+    assert runs.main() == 0
+    assert summary(tmp_path, *events).state == state
+    assert summary(tmp_path, *events, resumed(5, 8)).state == "lost"
+
+
+def test_a_run_that_is_not_there_is_ended_without_an_error(tmp_path: Path) -> None:
+    runs.end(tmp_path, "r")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_says_what_its_last_steps_took_and_what_is_predicted(tmp_path: Path) -> None:
     steps = [dataclasses.replace(step(n, n), seconds=9.0 if n < 20 else 2.0, predicted_s=1.5) for n in range(1, 40)]
     found = summary(tmp_path, *steps)

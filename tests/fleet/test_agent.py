@@ -87,8 +87,17 @@ async def test_the_agent_keeps_byte_code_and_takes_none_of_another_agent(
     assert [path.name.partition(".")[0] for path in before.glob("word.*.pyc")] == ["word"]
 
 
-async def test_a_cluster_whose_python_was_removed_can_be_taken_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("breaks", "what"),
+    [
+        ("", "is gone"),
+        ("#!/nonexistent/python3\n", "does not run"),
+        ("#!/bin/sh\nkill -SEGV $$\n", "does not run"),
+        ("#!/bin/sh\necho 'ModuleNotFoundError: No module named encodings' >&2; exit 1\n", "does not run"),
+    ],
+)
+async def test_a_cluster_whose_python_was_removed_or_is_broken_can_be_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str, what: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     transport = LocalTransport(Host(name="nas", connection="local"))
@@ -97,10 +106,13 @@ async def test_a_cluster_whose_python_was_removed_can_be_taken_down(
     python.symlink_to(sys.executable)
     await agent.ship(transport, "lab", str(python))
     python.unlink()
+    if breaks:
+        python.write_text(breaks)
+        python.chmod(0o700)
     done = await agent.call(transport, "lab", "host.node", "stop", "--folder", agent.home_folder("lab"), step="stop")
     assert done is not None
     assert agent.answer(StopReport, "nas", done, step="stop") == StopReport()
-    assert "env/bin/python is gone, so python3" in done.stderr.raw
+    assert f"env/bin/python {what}, so python3" in done.stderr.raw
 
 
 def test_the_agents_own_python_is_not_steered_by_the_users_variables(tmp_path: Path) -> None:

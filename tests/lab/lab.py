@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from tests.lab import network
+from tests.lab import disks, network
 from tests.lab.machines import Host, HostSpec, Laptop, Machine
 from tests.lab.network import LabError
 
@@ -296,6 +296,8 @@ def _sweep() -> None:
             network.delete_namespace(name)
     for path, owner in folders.items():
         if owner in dead:
+            for home in path.glob("*/home"):
+                disks.remove(home)
             shutil.rmtree(path)
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.lab import mounts, network
+from tests.lab import disks, mounts, network
 from tests.lab.network import LabError
 
 PROGRAM_DEADLINE = 200.0
@@ -49,8 +49,9 @@ class HostSpec:
 
     ``rate_mbit`` is its link's speed in Mbit/s (None: the lab's own). ``simulated_speed`` is set in the environment of
     everything that starts there. ``cpus`` goes into the inventory. Without ``has_python``, none can be found there.
-    ``server`` are lines of its sshd_config that win over the lab's own, ``files`` the contents of files in its home
-    folder, and ``arrange`` is run by a shell on it, as root, before its SSH server starts.
+    With ``disk_mb`` the home folder is on a disk of its own, of that size. ``server`` are lines of its sshd_config that
+    win over the lab's own, ``files`` the contents of files in its home folder, and ``arrange`` is run by a shell on it,
+    as root, before its SSH server starts.
     """
 
     name: str
@@ -58,6 +59,7 @@ class HostSpec:
     simulated_speed: float | None = None
     cpus: int | None = None
     has_python: bool = True
+    disk_mb: int | None = None
     server: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     arrange: str = ""
@@ -159,6 +161,9 @@ class Host(Machine):
             name=spec.name, run=run, number=number, address=address, rate_mbit=rate, folder=folder, shared=shared
         )
         self.spec = spec
+        if spec.disk_mb is not None:
+            disks.add(folder / "disk", self.home, spec.disk_mb)
+            (self.home / ".ssh").mkdir(0o700)
         for name, text in spec.files.items():
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.home / name).write_text(text)
@@ -213,6 +218,7 @@ class Host(Machine):
         if self._outer is not None:
             self._end_processes()
         network.delete_namespace(self.namespace)
+        disks.remove(self.home)
 
     def _end_processes(self) -> None:
         assert self._outer is not None

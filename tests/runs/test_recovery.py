@@ -23,6 +23,8 @@ from hetero_tui.runs import recovery as module
 from hetero_tui.runs.failover import Formed
 from hetero_tui.runs.recovery import FleetRecovery, LookingOn
 from hetero_tui.runs.seen import Seen
+from remote_agent import protocol
+from remote_agent.states import RunState
 
 PATIENCE = 10.0
 HOST = "laptop"
@@ -122,6 +124,15 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
         await asyncio.wait_for(watched.taken_in.get(), 2.0)
 
 
+async def test_no_host_is_taken_back_while_a_run_is_let_go_on(watched: Watched) -> None:
+    """Each was looked at and started once more beside the new head, whose start took twice as long for it."""
+    async with watched.recovery._working("resuming"):
+        watched.recovery.look_after(frozenset({HOST}))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watched.taken_in.get(), 2.0)
+    assert await watched.next_taken_in() == HOST
+
+
 @pytest.mark.parametrize("way", ["fail over", "restart", "look after"])
 async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(tmp_path: Path, way: str) -> None:
     path = tmp_path / "inventory.yaml"
@@ -196,6 +207,30 @@ async def test_a_run_goes_on_in_a_cluster_that_another_laptop_formed(
     monkeypatch.setattr(module, "form_anew", there)
     async with asyncio.timeout(PATIENCE):
         assert await watched.recovery._form_anew("run", watched.fleet.transports, go_on) == HOST
+
+
+@pytest.mark.parametrize("way", ["fail over", "restart"])
+async def test_a_run_that_was_stopped_from_another_laptop_does_not_go_on(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    watched.fleet.ledger.intend(watched.fleet.inventory.hosts[0], "node")  # this laptop has started the cluster
+
+    async def copies(*_: Any) -> Any:
+        about = {"job": "text", "step": 3, "loss": 1.0, "started": 1.0}
+        ended = protocol.RunSummary(id="text-1", state=RunState.STOPPED, seq=9, **about)
+        older = protocol.RunSummary(id="text-1", state=RunState.LOST, seq=8, **about)
+        return ("b", older), (HOST, ended)
+
+    monkeypatch.setattr(module, "list_copies", copies)
+    monkeypatch.setattr(module, "is_taken_down", lambda _: False)
+    async with asyncio.timeout(4 * PATIENCE):
+        with pytest.raises(TakenDown, match="text-1 was stopped before it could go on"):
+            await (
+                watched.recovery.fail_over("text-1", "gone", "it fell silent", Seen())
+                if way == "fail over"
+                else watched.recovery.restart("text-1", "it ended")
+            )
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from remote_agent.planning import self_check
 from remote_agent.planning.cuts import least_seconds
+from remote_agent.training.checkpoint import checkpoint, saver
 from remote_agent.training.coordinator.plan.measurements import Measurements
+from remote_agent.training.data.record import SliceRecord
+from remote_agent.training.deadlines import SLOW_DISK_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged
@@ -134,6 +138,42 @@ def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within
     last = [event for event in outcome.events if " Step {" in event][-1]
     assert float(last.split(predicted)[1].split("}")[0]) > 0
     assert float(last.split(seconds)[1].split(",")[0]) < 2.6, "the steps after it are shorter than those before"
+
+
+def test_a_link_that_is_slow_for_a_while_does_not_start_the_run_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_check, "PERSISTS", 100.0)  # what that costs on real hosts; here a start takes 2 s
+    outcome = simulate(1, [Fault(60.0, "narrow", "c", 90.0)], "auto")
+    assert not outcome.wrong, said(outcome)
+    told = [event for event in outcome.events if "Replanned" in event]
+    assert "planned anew if that lasts: sync on a and b" in told[0]
+    assert len(told) > 1, "it is as before again"
+    assert not any("planned anew" in event for event in told[1:])
+    assert not any("RunResumed" in event for event in outcome.events)
+
+
+def test_a_link_that_stays_slow_starts_the_run_over_once_that_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_check, "PERSISTS", 40.0)
+    outcome = simulate(1, [Fault(60.0, "narrow", "c", 0.0)], "auto")
+    assert outcome.wrong == "c takes no part at the end", said(outcome)
+    waits, restarts = [event for event in outcome.events if "Replanned" in event]
+    assert "planned anew if that lasts" in waits
+    assert "'a step takes 2.74 s for 68.3 s now; planned anew: sync on a and b" in restarts
+
+
+@pytest.mark.parametrize("part", ["the record", "the checkpoint"])
+def test_no_step_waits_for_a_disk_that_takes_10_s(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    def slow(*_: object) -> None:
+        saver.time.sleep(10.0)  # of the simulated clock
+
+    if part == "the record":
+        monkeypatch.setattr(SliceRecord, "flush", slow)
+    else:
+        monkeypatch.setattr(checkpoint, "prune", slow)
+    outcome = simulate(1, [Fault(40.0, "slow", "b", 0.1)], "pipeline")  # it ends once it is well after the last fault
+    assert not outcome.wrong, said(outcome)
+    saved = [event for event in outcome.events if "CheckpointSaved" in event]
+    assert len(saved) == 4, "each takes 10 s, of 40 s"
+    assert outcome.stall_s < 1.5 + SLOW_DISK_S, "a step takes 1.2 s"
 
 
 # --- Bugs that it has found ------------------------------------------------------------------------------------------

@@ -254,9 +254,9 @@ KINDS = {
     "coordinator": "the coordinator ends, and another one begins",
     "pause": "the coordinator is stopped for a while",
     "throttle": "it computes at 0.3 of its speed from then on",
-    "narrow": "its link carries a tenth from then on",
+    "narrow": "its link carries a tenth from then on, or for a while if it takes time",
 }
-LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause", "sleep", "apart")
+LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause", "sleep", "apart", "narrow")
 OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
 OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain", "hang")
 
@@ -524,7 +524,9 @@ class World:
 
     def _weaken(self, host: Host, fault: Fault) -> None:
         if fault.kind == "narrow":
-            host.rate /= 10
+            usual, host.rate = host.rate, host.rate / 10
+            if fault.seconds:
+                self.kernel.after(fault.seconds, lambda: setattr(host, "rate", usual))
         elif fault.kind == "throttle":
             host.slowness = 1 / 0.3
         else:

@@ -1,12 +1,14 @@
 """Saves checkpoints beside training: it waits only until weights and optimizer state have been kept, not for the disk.
 
-One checkpoint is written at a time, by one thread; the next one, and the end of the run, wait for it.
+One checkpoint is written at a time, by one thread; the end of the run waits for it. The next one waits for it up to
+:data:`~remote_agent.training.deadlines.SLOW_DISK_S`, and is left out if the disk is slower than that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import nn
 from remote_agent.goals import Watched
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
+from remote_agent.training.deadlines import SLOW_DISK_S
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
 
@@ -68,6 +71,7 @@ class Saver:
         self._folder, self._keep, self._about = folder, keep, about
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Saved] | None = None
+        self._was_waited_for = False
         self.newest: Saved | None = None
         self.best: int | None = None
 
@@ -81,6 +85,14 @@ class Saver:
     def is_writing(self) -> bool:
         """A checkpoint is not whole yet, or it was not asked for since it is."""
         return self._pending is not None
+
+    def is_free(self) -> bool:
+        """Whether another checkpoint can begin; waits up to :data:`SLOW_DISK_S`, once for each checkpoint."""
+        if self._pending is not None and not self._was_waited_for:
+            with contextlib.suppress(TimeoutError):
+                self._pending.exception(SLOW_DISK_S)
+            self._was_waited_for = True
+        return self._pending is None or self._pending.done()
 
     def path_of_best(self) -> Path | None:
         """The weights of the best evaluation; None: they are not kept, or not here."""
@@ -97,6 +109,7 @@ class Saver:
         snapshot: Snapshot | None,
         watched: Watched = (),
         changing: tuple[str, ...] = (),
+        record: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to write a checkpoint; nothing may be under way: call :meth:`finish` before ``model`` is changed.
 
@@ -106,10 +119,12 @@ class Saver:
             position: samples of the global order that were used.
             watched: what came of the evaluations up to ``step``.
             changing: names of buffers and frozen parameters that training changes.
+            record: brings the record of the steps to the disk, which has to be there before the checkpoint.
         """
         assert self._pending is None, "one checkpoint at a time"
         about = {**self._about, "position": position, "watched": watched}
-        self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing)
+        self._was_waited_for = False
+        self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing, record)
 
     def poll(self) -> Saved | None:
         """The checkpoint that has become whole since the last call, or None; raises TrainingError."""
@@ -131,8 +146,10 @@ class Saver:
         snapshot: Snapshot | None,
         best: int | None,
         changing: tuple[str, ...],
+        record: Callable[[], None],
     ) -> Saved:
         began = time.monotonic()
+        record()
         state = snapshot() if snapshot is not None else TrainingState(missing="the strategy does not keep it")
         path, size = checkpoint.save(self._folder, step, model, about, state, changing)
         checkpoint.prune(self._folder, self._keep, best)

@@ -127,7 +127,7 @@ def _train(
                     restorer.made(report.step)
                     _report_saved(request, session, saver.poll)
                     snapshot, stall_s = None, None
-                    if session.is_checkpoint(report.step) or judged.best:
+                    if judged.best or (session.is_checkpoint(report.step) and saver.is_free()):
                         began = time.monotonic()
                         saver.best = judge.best_step(session)
                         snapshot = _save(request, model, session, saver, slices, report, samples, head)
@@ -230,8 +230,7 @@ def _save(
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
     head.loaded()
-    slices.flush()
-    saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names)
+    saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names, slices.flush)
     return snapshot
 
 

@@ -5,8 +5,8 @@ It reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's f
 SIGTERM or SIGINT ends the run after the current step, with a checkpoint. Exit code 0: the run finished or was stopped;
 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
 
-A child of this process does the work (``overseer``). If it is killed, the next child takes over workers and servers
-(``takeover.takeover``).
+A child of this process does the work (``overseer``). If it is killed or stopped, the next child takes over workers and
+servers (``takeover.takeover``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0]).resolve()
     # Set this first, so that a run that is stopped while torch loads ends too.
-    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _report_lost(folder))
+    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _report_lost(folder), lambda: _is_left(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
@@ -98,7 +98,6 @@ class _Progress:
         self._folder, self._size, self._without = folder, -1, 0
 
     def __call__(self) -> bool:
-        from remote_agent.training.coordinator.recovery.takeover import takeover_file
         from remote_agent.training.data import record
 
         try:
@@ -107,7 +106,14 @@ class _Progress:
             return False
         self._without = 0 if size > self._size else self._without + 1
         self._size = size
-        return self._without < MAX_WITHOUT_PROGRESS and takeover_file.is_left(self._folder)
+        return self._without < MAX_WITHOUT_PROGRESS and _is_left(self._folder)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether another coordinator can take over the run in the folder."""
+    from remote_agent.training.coordinator.recovery.takeover import takeover_file
+
+    return takeover_file.is_left(folder)
 
 
 def coordinate(folder: Path, stop: threading.Event) -> int:

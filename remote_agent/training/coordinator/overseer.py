@@ -1,8 +1,8 @@
-"""Runs the coordinator in a child process, and starts a new child if a signal kills it.
+"""Runs the coordinator in a child process, and starts a new child if a signal kills or stops it.
 
 The overseer imports torch and Ray, which takes seconds, and then only waits. On systems with fork the next child is
 ready at once. Other processes know the run by the overseer's PID: it passes SIGTERM and SIGINT on, and a child ends
-when its overseer is gone.
+when its overseer is gone. A stopped child is killed before the next one starts, so there are never two coordinators.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from remote_agent.host.process_table import is_stopped
 from remote_agent.log_lines import stamp
 
 Coordinate = Callable[[Path, threading.Event], int]
@@ -31,6 +32,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 FORKS = sys.platform == "linux"
 """Whether children are forks. The system libraries of macOS do not support that; there children import everything."""
+
+LOOK_S = 1.0
+"""Seconds between two checks whether a child is stopped."""
+
+STOPPED_LOOKS = 5
+"""A child is replaced after so many checks in a row that find it stopped. They are counted instead of timed, since a
+computer that sleeps stops the overseer, too."""
 
 
 def kind_of_process(forks: bool = FORKS) -> type[BaseProcess]:
@@ -45,6 +53,7 @@ class Overseer:
         coordinate: a function that a new process can import.
         may_go_on: called after a child was killed; says whether another may follow.
         report_lost: called before another one follows.
+        may_replace: called for a child that is stopped; says whether another one can take over its run.
     """
 
     def __init__(
@@ -53,11 +62,12 @@ class Overseer:
         folder: Path,
         may_go_on: Callable[[], bool],
         report_lost: Callable[[], None],
+        may_replace: Callable[[], bool],
         *,
         forks: bool = FORKS,
     ) -> None:
         self._coordinate, self._folder = coordinate, folder
-        self._may_go_on, self._report_lost = may_go_on, report_lost
+        self._may_go_on, self._report_lost, self._may_replace = may_go_on, report_lost, may_replace
         self._process = kind_of_process(forks)
         self._stopped = False
         self._child: BaseProcess | None = None
@@ -70,15 +80,29 @@ class Overseer:
         gc.freeze()  # children share these pages, and a collection would write to them
         while True:
             child = self._start()
-            child.join()
+            was_stopped = self._await_end(child)
             code = child.exitcode
             if code is not None and code >= 0:
                 return code
-            if self._stopped or not self._may_go_on():
+            # A child that was stopped could not obey the user's request to end the run; the next one does.
+            if (self._stopped and not was_stopped) or not self._may_go_on():
                 return 1
             self._report_lost()
-            said = f"{stamp(time.time())} the coordinator was ended by signal {-(code or 0)}: a new one begins"
-            print(said, file=sys.stderr, flush=True)
+            what = "was stopped, and is killed" if was_stopped else f"was ended by signal {-(code or 0)}"
+            print(f"{stamp(time.time())} the coordinator {what}: a new one begins", file=sys.stderr, flush=True)
+
+    def _await_end(self, child: BaseProcess) -> bool:
+        """Wait for a child's end; returns whether it was killed here because it was stopped."""
+        looks = 0
+        while True:
+            child.join(LOOK_S)
+            if child.exitcode is not None:
+                return False
+            looks = looks + 1 if is_stopped(child.pid or 0) else 0
+            if looks >= STOPPED_LOOKS and self._may_replace():
+                child.kill()
+                child.join()
+                return True
 
     def _start(self) -> BaseProcess:
         with _signals_wait():

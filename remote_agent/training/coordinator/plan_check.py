@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
 
 from remote_agent import protocol
 from remote_agent.planning import media, self_check
@@ -36,14 +35,15 @@ MOST_MEASURING = 0.05
 class PlanCheck:
     """Compares a run's steps with its plan; ``session``: the run's, before its first step."""
 
-    def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: Session, saver: Saver) -> None:
         self._saver = saver
         self._plan_basis = None if spec_of(session.config.strategy).split else session.plan_basis
         self._survey = self._plan_basis.survey if self._plan_basis is not None else None
         self._check: SelfCheck | None = None
         self._workers: frozenset[str] = frozenset()
-        self._clock, self._began = clock, clock()
+        self._began = time.monotonic()
         self._measured_at: float | None = None
+        self._better_since: float | None = None  # another plan would have been better; None: no other one is
 
     def predicted_s(self, session: Session) -> float | None:
         """Predicted seconds of a step with the present workers; None: there is no prediction."""
@@ -66,15 +66,27 @@ class PlanCheck:
         if self._check is None or not report.workers:
             return None
         self._check = self._check.after(_seen(session, report, self._check.predicted))
-        keeping = session.keeping
-        if keeping.check_due == report.step or (self._check.is_off and not spec_of(session.config.strategy).waits):
-            return self._look(session, report, samples) if self._check.is_off else None
-        if self._check.is_off and (keeping.check_due or 0) <= report.step:
+        keeping, is_wanted = session.keeping, self._check.is_off or self._has_lasted
+        if keeping.check_due == report.step or (is_wanted and not spec_of(session.config.strategy).waits):
+            return self._look(session, report, samples) if is_wanted else None
+        if is_wanted and (keeping.check_due or 0) <= report.step:
             keeping.check_due = session.soonest(report.step)  # after that step nothing is under way
         return None
 
+    @property
+    def _has_lasted(self) -> bool:
+        """Whether another plan has been better for so long that it is looked at again."""
+        since, basis, check = self._better_since, self._plan_basis, self._check
+        if since is None or basis is None or check is None or not check.seen:
+            return False
+        return self_check.has_lasted(time.monotonic() - since, basis.pause_s)
+
     def _look(self, session: Session, report: StepReport, samples: int) -> BetterPlan | None:
-        """Find the reason for a wrong prediction, while nothing else is in progress, and correct it."""
+        """Find the reason for a wrong prediction, while nothing else is in progress, and correct it.
+
+        Another plan that is better is carried out if it has been better for a while, since a restart costs more than
+        most disturbances.
+        """
         assert self._plan_basis is not None, "it was predicted"
         assert self._survey is not None, "it was predicted"
         assert self._check is not None, "it was predicted"
@@ -92,26 +104,32 @@ class PlanCheck:
             return None
         now = dataclasses.replace(now, ratios=part.ratios, other_s=part.other_s)
         best = self._better(session, now, predicted, left)
-        reasons = [self_check.what_was_off(self._check), *self_check.what_changed(before, now)]
-        reasons += [self_check.what_is_better(best)] if best is not None else []
+        clock_s = time.monotonic()
+        since = clock_s - self._check.seconds if self._better_since is None else self._better_since
+        self._better_since = since if best is not None else None
+        restarts = best is not None and self_check.has_lasted(clock_s - since, self._plan_basis.pause_s)
+        is_off = self._check.is_off
+        why = self_check.what_was_off(self._check) if is_off else self_check.what_lasts(self._check, clock_s - since)
+        reasons = [why, *self_check.what_changed(before, now)]
+        reasons += [self_check.what_is_better(best, at_once=restarts)] if best is not None else []
         reason = "; ".join(reasons)
         session.journal.write(
             protocol.Replanned,
             step=report.step + 1,
             reason=reason,
-            predicted_step_s=(best or predicted).seconds,
+            predicted_step_s=(best if best is not None and restarts else predicted).seconds,
             ratios=self._check.ratios,
-            restarts=best is not None,
+            restarts=restarts,
         )
         profiles.keep(self._plan_basis.place, self_check.remembered(self._plan_basis.survey, now))
         self._survey, self._check = now, SelfCheck(predicted=predicted)
-        return BetterPlan(reason, hint="resume the run") if best is not None else None
+        return BetterPlan(reason, hint="resume the run") if restarts else None
 
     def _better(self, session: Session, now: Survey, predicted: Prediction, left: float) -> Prediction | None:
         """A better plan, if the run can start over and has not just done so."""
         plan_basis = self._plan_basis
         assert plan_basis is not None, "it was predicted"
-        is_soon = self_check.is_soon(plan_basis.replanned, self._clock() - self._began, plan_basis.pause_s)
+        is_soon = self_check.is_soon(plan_basis.replanned, time.monotonic() - self._began, plan_basis.pause_s)
         newest = self._saver.newest  # where the optimizers would start afresh, the run stays as it is
         can_restart = spec_of(session.config.strategy).batches and not (newest is not None and newest.missing)
         if is_soon or not can_restart or session.membership.draining or session.source.size is None:
@@ -128,7 +146,7 @@ class PlanCheck:
         for host in now.hosts:
             places.setdefault(host.computer or host.name, []).append(host)
         asked = [host.name for hosts in places.values() for host in hosts[:1] if host.name in actors]
-        takes_s, clock_s = link_speed.survey_seconds(len(asked)), self._clock()
+        takes_s, clock_s = link_speed.survey_seconds(len(asked)), time.monotonic()
         is_soon = self._measured_at is not None and clock_s - self._measured_at < takes_s / MOST_MEASURING
         if len(asked) < 2 or not spec_of(session.config.strategy).waits or is_soon:
             return now

@@ -22,6 +22,7 @@ from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.profiles import Place
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
@@ -260,6 +261,7 @@ class StepReport:
     are the step's samples, each once. ``snapshot`` keeps the optimizer's state after the step (see
     ``optimizer_state.Snapshot``); it also works until the next report is requested, and raises Ray's errors. None: the
     strategy has no such state, and a run that resumes from its checkpoints starts with a new optimizer.
+    ``heartbeat`` is that of shards and workers, until the next report is requested; None: there are no shards.
     """
 
     step: int
@@ -273,9 +275,10 @@ class StepReport:
     slices: tuple[SliceSpan, ...] = ()
     snapshot: Callable[[], Snapshot] | None = None
     gradient_norm: float | None = None
+    heartbeat: Heartbeat | None = None
     scalars: Mapping[str, float | None] = field(default_factory=dict)
 
     def fields(self) -> dict[str, object]:
         """The fields of the protocol's ``Step`` event."""
-        ours = ("weights", "slices", "snapshot")
+        ours = ("weights", "slices", "snapshot", "heartbeat")
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in ours}

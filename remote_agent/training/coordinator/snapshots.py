@@ -1,4 +1,4 @@
-"""Keeps and restores the optimizers' state on all actors of a run; the coordinator's part.
+"""Keeps and restores the optimizers' state on the actors of a run; of the shards: ``recovery.shard_snapshots``.
 
 Keeping it takes the time of a copy within the actors' memory. The state is fetched later, during training.
 """
@@ -8,48 +8,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from itertools import chain
 from typing import TypeVar
 
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Resumption, Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.processes.actors import Servers
-from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 
 T = TypeVar("T")
-
-
-def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -> Snapshot:
-    """Keep the state of all shards, and of each living worker's own optimizer (``inner``).
-
-    With ``weights`` the shards also keep the weights, each parameter's under the name
-    :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
-    """
-    shards, members = [server.actor for server in session.servers], list(session.members) if inner else []
-    keeping = [shard.call("snapshot", weights) for shard in shards]
-    keeping += [member.call("snapshot") for member in members]
-    rpc.get_all(keeping, SERVER_S)
-    taken = [shard.call("snapshot_taken") for shard in shards]
-    taken += [member.call("snapshot_taken") for member in members]
-    shapes = session.shapes
-
-    def fetch() -> TrainingState:
-        fragments = chain.from_iterable(rpc.get_all(taken[: len(shards)], TRANSFER_S))
-        own: list[TrainingState] = []
-        for ref in taken[len(shards) :]:
-            with contextlib.suppress(*rpc.Lost):  # its host was lost meanwhile, and its optimizer with it
-                own.append(rpc.get(ref, TRANSFER_S))
-        return TrainingState(
-            optimizer=optimizer_state.assemble(fragments, shapes),
-            inner=tuple(state.optimizer for state in own),
-            missing="".join(sorted({state.missing for state in own})),
-        )
-
-    return fetch
 
 
 def of_worker(members: Sequence[WorkerHandle]) -> Snapshot:

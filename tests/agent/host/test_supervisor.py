@@ -36,10 +36,10 @@ def _closed_port() -> int:
 
 
 @pytest.fixture
-def joined(folder: Path, launched, wait_until) -> Callable[[str], tuple[NodeSpec, ProcessRecord]]:
+def joined(folder: Path, launched, wait_until) -> Callable[..., tuple[NodeSpec, ProcessRecord]]:
     """A machine as ``node start`` leaves it: specification, token, a Ray that has joined, and its supervisor."""
 
-    def make(role: str) -> tuple[NodeSpec, ProcessRecord]:
+    def make(role: str, program: str = RAY) -> tuple[NodeSpec, ProcessRecord]:
         spec = NodeSpec(
             cluster="test",
             host="crosby",
@@ -55,7 +55,7 @@ def joined(folder: Path, launched, wait_until) -> Callable[[str], tuple[NodeSpec
         write_private(layout.spec_path(folder), encode(spec) + "\n")
         write_private(layout.token_path(folder), "secret")
         give_certificate(spec)
-        ray = launched(layout.RAY, RAY)
+        ray = launched(layout.RAY, program)
         wait_until(lambda: (folder / "logs" / "ray.log").read_text().endswith("\n"), 30)
         supervisor.launch(folder)
         wait_until(lambda: supervision.read(folder), 30)
@@ -157,6 +157,24 @@ def test_a_head_whose_control_store_hangs_has_its_ray_ended_as_if_it_had_died(jo
     clock = Clock()
     cause = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
     assert cause == "Ray's control store did not answer for 10 s: no answer"
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_ray_whose_manager_is_stopped_is_ended(role: str, stopped: bool, joined, folder, monkeypatch):
+    manager = folder / "raylet"
+    begin = f"import os, subprocess; os.symlink({shutil.which('sleep')!r}, {str(manager)!r});"
+    spec, ray = joined(role, f"{begin} subprocess.Popen([{str(manager)!r}, '600']); {RAY}")
+    (pid,) = ray_node.managers(folder, ray)
+    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
+    monkeypatch.setattr(deadlines, "STOPPED_LOOKS", 2)
+    watching = supervisor.Supervisor(folder, spec, Clock())
+    if stopped:
+        os.kill(pid, signal.SIGSTOP)
+        assert watching._watch(ray) == "Ray's manager (raylet) was stopped"
+    else:
+        with pytest.raises(supervisor.EndRequested):
+            watching._watch(ray)
 
 
 def test_a_head_with_another_address_says_that_it_has_one(joined, folder, monkeypatch):

@@ -29,7 +29,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.checkpoint.saver import Saver
-from remote_agent.training.coordinator import snapshots
+from remote_agent.training.coordinator.recovery import shard_snapshots
 from remote_agent.training.coordinator.recovery.copy_interval import CopyInterval
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.deadlines import PING_S
@@ -137,7 +137,7 @@ class Copies:
             snapshot: of the state after the step, if it was taken already, for a checkpoint.
 
         Raises:
-            One of Ray's errors: a shard is gone.
+            ServerGone, or one of Ray's errors: a shard is gone.
         """
         if not self._active:
             self._count(session, report)
@@ -151,7 +151,7 @@ class Copies:
         if self._stale:
             snapshot = None  # the weights are not in it
         if self._coming is None and (snapshot is not None or report.step == session.keeping.copy_due):
-            self._begin(session, report.step, position, snapshot, barrier_s)
+            self._begin(session, report, position, snapshot, barrier_s)
         if self._coming is None and (session.keeping.copy_due or 0) <= report.step:
             soonest = session.soonest(report.step)
             due = self.newest.step + self._interval.steps if self.newest is not None else soonest
@@ -174,11 +174,18 @@ class Copies:
             self._coming = None
         self._unseen, self._coming_slices = [], []
 
-    def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None, barrier_s: float) -> None:
+    def _begin(
+        self, session: Session, report: StepReport, position: int, snapshot: Snapshot | None, barrier_s: float
+    ) -> None:
         """Let shards put their state aside and workers keep their weights; fetch the state in the background."""
-        began = time.monotonic()
+        began, step = time.monotonic(), report.step
+        assert report.heartbeat is not None, "there are shards"
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
-        taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
+        taken = (
+            snapshot
+            if snapshot is not None
+            else shard_snapshots.of_shards(session, report.heartbeat, weights=self._stale)
+        )
         if snapshot is None:
             self._interval = self._interval.after_copy(barrier_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []

@@ -67,6 +67,19 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
             raise server_gone(session, server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
 
 
+def await_shards(session: Session, heartbeat: Heartbeat, calls: Sequence[Ref[Any]], seconds: float) -> None:
+    """Wait until shards have answered ``calls``, up to a limit, as long as none is lost.
+
+    Raises:
+        ServerGone: a shard was lost meanwhile.
+        One of Ray's errors: there is no answer in time, or a call failed.
+    """
+    end = time.monotonic() + seconds
+    while len(rpc.wait_all(calls, LOOK_S)) < len(calls) and time.monotonic() < end:
+        check_beats(session, heartbeat)
+    rpc.get_all(calls, LOOK_S)
+
+
 def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
     """If no worker takes part in ``step``, check that returning workers can get the weights before it.
 

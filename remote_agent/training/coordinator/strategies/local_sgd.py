@@ -25,11 +25,11 @@ from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.simulator import local_counts
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.run_plan import FirstCut
+from remote_agent.training.coordinator.recovery import shard_snapshots
 from remote_agent.training.coordinator.session import OpenStep, Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.step_in_flight import StepInFlight
@@ -133,4 +133,4 @@ class LocalSgd(Streamed):
 
     def _snapshot(self) -> Snapshot:
         """Keep the state of the outer optimizer, and of each living worker's own optimizer."""
-        return snapshots.of_shards(self._session, inner=True)
+        return shard_snapshots.of_shards(self._session, self._heartbeat, inner=True)

@@ -29,10 +29,10 @@ from functools import partial
 
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
 from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery import shard_snapshots
 from remote_agent.training.coordinator.recovery.liveness import newest_weights
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
@@ -250,6 +250,7 @@ class Stale(Strategy):
                 SliceSpan(issued.member.name, issued.task.own.begin, issued.task.own.begin + issued.samples)
                 for issued, _ in counted
             ),
-            snapshot=partial(snapshots.of_shards, session),
+            snapshot=partial(shard_snapshots.of_shards, session, self._heartbeat),
+            heartbeat=self._heartbeat,
             scalars=whole(result.scalars for _, result in counted),
         )

@@ -25,10 +25,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
-from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery import policy, shard_snapshots
 from remote_agent.training.coordinator.recovery.liveness import (
     SERVER_HINT,
     check_servers,
@@ -338,7 +337,7 @@ class Streamed(Strategy):
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
-        return snapshots.of_shards(self._session)
+        return shard_snapshots.of_shards(self._session, self._heartbeat)
 
     def _report(self, current: StepInFlight) -> StepReport:
         """Make the step's report; times go from one step's end to the next, on one clock."""
@@ -369,6 +368,7 @@ class Streamed(Strategy):
             weights=partial(newest_weights, self._session.members, self._heartbeat),
             slices=current.counted(),
             snapshot=self._snapshot,
+            heartbeat=self._heartbeat,
             scalars=whole(result.scalars for _, result in results),
         )
 

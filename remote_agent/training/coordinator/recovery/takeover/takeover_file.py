@@ -123,7 +123,8 @@ class TakeoverFile:
         if state is None or not _differs(state, self._written):
             return
         with contextlib.suppress(OSError):
-            write_private(self._path, pickle.dumps(state))
+            # No coordinator takes over after a loss of power, and steps must not wait for a slow disk.
+            write_private(self._path, pickle.dumps(state), survives_power_loss=False)
             self._written = state
 
 
