@@ -400,7 +400,7 @@ def test_the_cut_follows_a_device_that_becomes_faster() -> None:
     assert "worker='b/cpu', first=1, last=3" in plan
     assert "'factor': 1.0" in steps_after(outcome, 40.0, "WorkerSlow")[1]
     (cause,) = [event for event in outcome.events if "RunResumed" in event]
-    assert "b/cpu runs at 2 times its speed: the model is cut anew" in cause
+    assert "b/cpu runs at 2 times its planned speed: the model is cut anew" in cause
 
 
 def test_the_model_is_cut_anew_for_speeds_for_a_twentieth_of_the_run_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

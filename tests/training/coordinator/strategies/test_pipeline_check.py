@@ -139,7 +139,7 @@ def test_a_device_that_was_slow_when_the_model_was_cut_gets_more_blocks_once_it_
         said += fast.became(before)
     assert said == [(slow, 1.0)]
     assert fast.is_open
-    assert fast.changes(NAMES) == [f"{NAMES[slow]} runs at 3 times its speed"]
+    assert fast.changes(NAMES) == [f"{NAMES[slow]} runs at 3 times its planned speed"]
     assert _better(fast) == {"a": 4, "b": 4, "c": 4}
 
 
