@@ -47,5 +47,8 @@ async def sweep(
         output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
         code = await commanding.follow_script(session, output, name)
         if code == DONE:
-            output.say(f"`hetero-tui train --from {name}` trains with the best settings on all devices")
+            found = (await session.sweep_result(name)).trials  # the best one first
+            has_best = bool(found) and not found[0].cause
+            best = f"`hetero-tui train --from {name}` trains with the best settings on all devices"
+            output.say(best if has_best else f"{name}: no trial ended well, so there are no best settings")
         return commanding.without(output, code, absent)

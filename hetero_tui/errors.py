@@ -29,6 +29,9 @@ from typing import ClassVar
 
 from hetero_tui.text import one_line
 
+_MOST = 2000
+"""Characters of one mistake."""
+
 
 class HeteroTuiError(Exception):
     """An error that is meant for the user: ``cause`` is one sentence, ``hint`` is what to do next."""
@@ -71,6 +74,7 @@ class OrderError(UsageError):
     _step: ClassVar[str] = ""  # plan, train, sweep and run read what is to be trained
 
     def __init__(self, mistakes: tuple[str, ...], *, hint: str = "") -> None:
+        mistakes = tuple(one_line(mistake, _MOST) for mistake in mistakes)  # what a user typed is part of them
         super().__init__("; ".join(mistakes), step=self._step, hint=hint)
         self.mistakes = mistakes
 

@@ -26,8 +26,8 @@ from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
+from hetero_tui.runs.before_start import refuse_early
 from hetero_tui.runs.elsewhere import Elsewhere
-from hetero_tui.runs.job_files import refuse_files
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
@@ -182,7 +182,7 @@ class Session(Following):
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)
-            await refuse_files(fleet, order)
+            await refuse_early(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             elif order.script is None or order.search is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from remote_agent.strategies import AUTO
+from remote_agent.strategies import AUTO, SPECS
 
 NEEDED: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "staleness": ("strategy", ("ssp", AUTO)),
+    "shards": ("strategy", (*(spec.name for spec in SPECS.values() if spec.servers), AUTO)),
+    "allow": ("strategy", (AUTO, "pipeline")),
     "in_flight": ("strategy", ("pipeline", AUTO)),
     **dict.fromkeys(("local_steps", "local_batch", "overlap", "outer"), ("strategy", ("local_sgd", AUTO))),
     **dict.fromkeys(("outer_learning_rate", "outer_momentum"), ("outer", ("nesterov",))),

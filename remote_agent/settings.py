@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -19,7 +19,8 @@ from remote_agent import job_settings
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
 from remote_agent.kinds import Choice, Range, convert, nearest
-from remote_agent.strategies import AUTO, SETTINGS, SPECS, spec_of
+from remote_agent.setting_pairs import pairs
+from remote_agent.strategies import AUTO, SETTINGS
 
 STREAMS = ("auto", "network")
 """Values of ``stream``."""
@@ -362,35 +363,4 @@ def _right(given: Collection[str], values: Collection[str]) -> set[str]:
 def _conflicts(values: Mapping[str, Any], among: Collection[str]) -> list[str]:
     """A sentence for each pair of settings, both ``among`` those that count, whose values do not go together."""
     config = types.SimpleNamespace(**values)
-    return [sentence for names, sentence in _pairs(config) if all(name in among for name in names)]
-
-
-def _pairs(config: Any) -> Iterator[tuple[tuple[str, str], str]]:
-    strategy = spec_of(config.strategy)
-    if config.ema_decay and not strategy.waits:
-        yield (
-            ("ema_decay", "strategy"),
-            f"ema_decay={config.ema_decay:g}: strategy={config.strategy} has no common steps",
-        )
-    if config.early_stopping and not config.keep_best:
-        yield ("early_stopping", "keep_best"), f"early_stopping={config.early_stopping}: needs keep_best=METRIC"
-    if config.deterministic and not strategy.batches:
-        exact = " or ".join(f"strategy={spec.name}" for spec in SPECS.values() if spec.batches)
-        yield ("deterministic", "strategy"), f"strategy={config.strategy}: deterministic=true needs {exact}"
-    if config.deterministic and config.codec != "fp32":
-        yield ("deterministic", "codec"), f"codec={config.codec}: deterministic=true needs codec=fp32"
-    if config.deterministic and config.precision == "fp16":
-        yield (
-            ("deterministic", "precision"),
-            "precision=fp16: deterministic=true needs precision=fp32 or precision=bf16",
-        )
-    if config.quantize != "none" and not config.lora_rank:
-        yield ("quantize", "lora_rank"), f"quantize={config.quantize}: frozen weights need adapters; set lora_rank=16"
-    if config.lora_targets and not config.lora_rank:
-        yield ("lora_targets", "lora_rank"), f"lora_targets={config.lora_targets}: needs adapters; set lora_rank=16"
-    if config.precision == "fp16" and strategy.split:
-        yield ("precision", "strategy"), "precision=fp16: strategy=pipeline needs precision=fp32 or precision=bf16"
-    if config.codec == "topk" and strategy.split:
-        yield ("codec", "strategy"), "codec=topk: strategy=pipeline sends whole activations: fp32, bf16 or int8"
-    if config.codec != "fp32" and not strategy.servers and not strategy.split:
-        yield ("codec", "strategy"), f"codec={config.codec}: strategy={config.strategy} sends fp32 only"
+    return [sentence for names, sentence in pairs(config) if all(name in among for name in names)]

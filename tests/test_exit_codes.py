@@ -31,6 +31,11 @@ WITH_ALL = {
 """Commands that start something on all hosts, and their words."""
 
 
+async def nothing_found(*_: object) -> Any:
+    """A sweep that was stopped before a trial ended."""
+    return SimpleNamespace(trials=())
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What starts on hosts and is followed ends well, after all hosts were looked at."""
@@ -50,6 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     monkeypatch.setattr(Session, "launch", look)
     monkeypatch.setattr(Session, "resume_run", look)
+    monkeypatch.setattr(Session, "sweep_result", nothing_found)
     monkeypatch.setattr(Session, "survey_of", survey)
     monkeypatch.setattr(plan_command, "_print", lambda *_, **__: launcher.DONE)
     for module in (commanding, sweeping):
@@ -78,6 +84,18 @@ def test_what_is_done_without_a_host_of_the_inventory_is_exit_code_3_and_the_hos
     (*_, last) = [line for line in found.stderr.splitlines() if line.startswith("hetero-tui: ")]
     assert last.startswith("hetero-tui: gone: connect: "), found.stderr
     assert bool(started) is (command in WITH_ALL)
+
+
+@pytest.mark.parametrize(("trials", "has_best"), [((), False), (("it failed",), False), (("", "it failed"), True)])
+def test_best_settings_are_proposed_where_a_trial_of_the_sweep_ended_well(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, trials: tuple[str, ...], has_best: bool
+) -> None:
+    async def found(*_: object) -> Any:
+        return SimpleNamespace(trials=tuple(SimpleNamespace(cause=cause) for cause in trials))
+
+    monkeypatch.setattr(Session, "sweep_result", found)
+    said = done(BOTH, "sweep", *WITH_ALL["sweep"]).stderr
+    assert ("trains with the best settings" in said, "no trial ended well" in said) == (has_best, not has_best)
 
 
 @pytest.mark.parametrize(("command", "words"), WITH_ALL.items())

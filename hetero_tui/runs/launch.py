@@ -18,6 +18,7 @@ from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent import settings as fields
 
 STEP = "start run"
 
@@ -88,12 +89,8 @@ def specification(fleet: LiveFleet, run: str, job: str, settings: Mapping[str, s
     refuse_unlike(spec, fleet.inventory)
     refuse_renamed(fleet.surveyed)
     devices = plan_devices(fleet, fleet.members)
-    if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:
-        raise RunError(
-            "strategy=allreduce would send gradients in clear between hosts, and the inventory says `security: tls`",
-            step=STEP,
-            hint="leave strategy=allreduce out (torch's gloo has no TLS), or train on one host",
-        )
+    if spec.encrypted:
+        refuse_in_clear(settings, len({each.host for each in devices}))
     servers = [host.name for host in fleet.inventory.hosts if host.role == "server" and host.name in fleet.members]
     return protocol.RunSpec(
         run=run,
@@ -107,6 +104,23 @@ def specification(fleet: LiveFleet, run: str, job: str, settings: Mapping[str, s
         config=dict(settings),
         epoch=spec.epoch,
     )
+
+
+def refuse_in_clear(settings: Mapping[str, str], hosts: int) -> None:
+    """Refuse what would not be encrypted between so many hosts that train.
+
+    Raises:
+        RunError: the strategy can't be encrypted.
+    """
+    known = fields.values_of(settings)
+    wanted = [f"strategy={known['strategy']}"] if known.get("strategy") == "allreduce" else []
+    wanted += ["deterministic=true"] if known.get("deterministic") else []  # it runs as allreduce
+    if wanted and hosts > 1:
+        raise RunError(
+            f"{wanted[0]} would send gradients in clear between hosts, and the inventory says `security: tls`",
+            step=STEP,
+            hint=f"leave {wanted[0]} out (torch's gloo has no TLS), or train on one host",
+        )
 
 
 _ENVIRONMENT = (

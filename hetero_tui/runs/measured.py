@@ -14,7 +14,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs.job_files import refuse_files
+from hetero_tui.runs.before_start import refuse_early
 from hetero_tui.runs.launch import environment, specification
 from hetero_tui.runs.listing import list_runs
 from hetero_tui.runs.order import Order, archive_of
@@ -103,7 +103,7 @@ async def survey_of(
     """
     archive = await archive_of(order, notice)
     await fleet.look()
-    await refuse_files(fleet, order)
+    await refuse_early(fleet, order)
     if head_name(fleet.surveyed) is None:
         await fleet.bring_up()
     spec = specification(fleet, "plan", order.job.reference, order.settings)

@@ -251,7 +251,7 @@ def parse_job(text: str) -> Job:
     file = Path(path).expanduser()
     if file.is_dir() and path:
         raise OrderError((f"{path} is a folder, not a Python file",), hint=HINT)
-    if not path.endswith(".py") and file.is_file():
+    if file.exists() and not (path.endswith(".py") and file.is_file()) and path:
         raise OrderError((f"{path} is not a Python file",), hint=HINT)
     if not path.endswith(".py"):
         is_there = Path(f"{path}.py").expanduser().is_file()

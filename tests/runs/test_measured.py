@@ -126,7 +126,12 @@ async def test_nothing_is_measured_beside_a_run_a_sweep_or_a_script(
     async def runs(*_: object) -> tuple[tuple[str, protocol.RunSummary], ...]:
         return (("laptop", ended), ("laptop", live))
 
-    for name, found in (("head_name", lambda _: "laptop"), ("specification", lambda *_: SPEC), ("kept", nothing)):
+    for name, found in (
+        ("head_name", lambda _: "laptop"),
+        ("specification", lambda *_: SPEC),
+        ("kept", nothing),
+        ("refuse_early", nothing),
+    ):
         monkeypatch.setattr(measured, name, found)
     monkeypatch.setattr(measured, "list_runs", runs)
     monkeypatch.setattr(measured, "profile_name", lambda *_: "x")

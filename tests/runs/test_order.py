@@ -1,6 +1,7 @@
 """A job and its settings as a user gives them: what is taken, and that mistakes are found before anything starts."""
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,21 @@ def test_a_file_of_another_kind_is_not_called_missing(file: Path) -> None:
     (notebook := file.with_suffix(".ipynb")).write_text("{}")
     for text in (f"{notebook}", f"{notebook}:job"):
         assert f"{notebook} is not a Python file -> a JOB is one of" in refusal(text)
+
+
+def test_a_pipe_is_not_waited_for_and_not_called_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    assert f"{tmp_path}/pipe.py is not a Python file -> a JOB is one of" in refusal(f"{tmp_path}/pipe.py:job")
+
+
+def test_a_long_value_and_one_of_several_lines_are_answered_with_one_line() -> None:
+    for value in ("9" * 100_000, "a\nb\x1b[31m"):
+        with pytest.raises(OrderError) as refused:
+            read_order("digits", [f"log_to={value}"])
+        said = str(refused.value)
+        assert "\n" not in said
+        assert "\x1b" not in said
+        assert len(said) < 3000
 
 
 def test_a_misspelled_file_gets_the_nearest(file: Path) -> None:

@@ -30,12 +30,14 @@ class Checked:
         kind: as checkpoints name it.
         relative: the time of its step, relative to AdamW's.
         options: its own and its schedule's.
+        plateau: ``min`` or ``max`` where its scheduler goes by the validation; empty: it does not.
         idle: a sentence for each setting that was given and has no effect.
     """
 
     kind: str
     relative: float
     options: Chosen
+    plateau: str
     idle: tuple[str, ...]
 
 
@@ -47,7 +49,8 @@ def check(request: Request, model: nn.Module) -> Checked:
     """
     factory, (config, read) = request.job.factory, _noting(request.config)
     optimizer = job.create_optimizer(factory, model, config)
-    options = chosen(optimizer, schedule.create(factory, optimizer, config), config.num_iterations)
+    rates = schedule.create(factory, optimizer, config)
+    options = chosen(optimizer, rates, config.num_iterations)
     without = dict(_idle(factory, request.config, read))
     for name in request.swept:
         if name in without:
@@ -61,6 +64,7 @@ def check(request: Request, model: nn.Module) -> Checked:
         kind=kind_of(optimizer),
         relative=relative_to_adamw(optimizer, sum(each.numel() for each in flat.trained(model).values())),
         options=options,
+        plateau=rates.plateau if rates is not None else "",
         idle=tuple(f"{name}={getattr(request.config, name)} has no effect: {without[name]}" for name in given),
     )
 

@@ -126,12 +126,12 @@ def ready(
             except CannotCut as error:
                 raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
         checked = optimizer_check.check(request, model)
+        validation.check_plateau(checked.plateau, config.keep_best, validated_on, found)
         resumed = _begin(request, journal, model, found, checked.kind, again=again)
         if checked.idle and not again:
             journal.write(protocol.Notice, step=order.done, host=request.host, text="; ".join(checked.idle))
         options = checked.options
         with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
-            validation.check_plateau(optimizer.plateau, config.keep_best, validated_on, found)
             for candidate in candidates:
                 spec = candidate.seat.spec
                 journal.write(

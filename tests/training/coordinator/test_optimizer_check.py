@@ -50,6 +50,11 @@ class WarmsUp(UsesRate):
         return torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=whole.warmup_steps)
 
 
+class GoesByValidation(UsesRate):
+    def create_scheduler(self, optimizer: Any, config: TrainingConfig) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max")
+
+
 def request(factory: Any, config: TrainingConfig, **more: Any) -> Request:
     made = Job("test", factory, list)
     return Request(run="r", job=made, config=config, devices=(), server_host="", host="", folder=Path(), **more)
@@ -112,3 +117,10 @@ def test_a_misspelt_setting_in_create_optimizer_is_named_with_the_one_that_is_me
 
     with pytest.raises(JobError, match="the config has no 'learning_rat'; did you mean 'learning_rate'"):
         optimizer_check.check(request(Misspells(), TrainingConfig()), nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(("factory", "plateau"), [(GoesByValidation(), "max"), (WarmsUp(), ""), (Default(), "")])
+def test_a_scheduler_that_goes_by_the_validation_is_known_before_any_worker_is_started(
+    factory: Any, plateau: str
+) -> None:
+    assert optimizer_check.check(request(factory, TrainingConfig()), MODEL).plateau == plateau

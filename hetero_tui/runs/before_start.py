@@ -1,4 +1,4 @@
-"""Looks at the files that a ready job is given on the hosts, before anything is started there."""
+"""Refuses, before anything is started on the hosts, what they show: files of a ready job, what can't be encrypted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.bring_up import judged
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
+from hetero_tui.runs.launch import refuse_in_clear
 from hetero_tui.runs.order import Order
 from remote_agent import settings as fields
 from remote_agent.kinds import convert
@@ -22,6 +23,19 @@ STEP = "look at the job's files"
 
 OF_FILES = ("model", "data", "tokenizer", "lora_targets")
 """Settings of ``hf-lm`` that name files, or what is in them."""
+
+
+async def refuse_early(fleet: LiveFleet, order: Order) -> None:
+    """Refuse what would end a run in its first seconds, by the hosts' last probe.
+
+    Raises:
+        OrderError: the files of a ready job; see :func:`refuse_files`.
+        RunError: what would have to be encrypted, and can't be.
+    """
+    fit, _ = judged(fleet.inventory, fleet.probed, head_name(fleet.surveyed))
+    if fleet.inventory.encrypted:
+        refuse_in_clear(order.settings, sum(host.role != "server" for host, _ in fit.values()))
+    await refuse_files(fleet, order)
 
 
 async def refuse_files(fleet: LiveFleet, order: Order) -> None:

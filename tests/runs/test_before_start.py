@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from hetero_tui.errors import OrderError
+from hetero_tui.errors import OrderError, RunError
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs import job_files
+from hetero_tui.runs import before_start
 from hetero_tui.runs.order import read_order
 from hetero_tui.transport import open_transport
 
@@ -34,7 +35,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path], head: str | N
         transports[host.name] = transport
     memory = SimpleNamespace(total_bytes=10**9)
     facts = SimpleNamespace(python=SimpleNamespace(executable=sys.executable), memory=memory, accelerators=())
-    monkeypatch.setattr(job_files, "judged", lambda *_: ({host.name: (host, facts) for host in hosts}, {}))
+    monkeypatch.setattr(before_start, "judged", lambda *_: ({host.name: (host, facts) for host in hosts}, {}))
     return cast("LiveFleet", SimpleNamespace(inventory=inventory, surveyed={}, probed=(), transports=transports))
 
 
@@ -54,7 +55,7 @@ GIVEN = ("model=~/model", "data=~/text.txt", "from_scratch=true")
 
 async def refusal(fleet: LiveFleet, *pairs: str) -> str:
     try:
-        await job_files.refuse_files(fleet, read_order("hf-lm", [*GIVEN, *pairs]))
+        await before_start.refuse_files(fleet, read_order("hf-lm", [*GIVEN, *pairs]))
     except OrderError as error:
         return str(error)
     return ""
@@ -90,17 +91,35 @@ async def test_a_model_that_fits_nowhere_is_refused_with_how_much_is_missing(
     assert await refusal(both, "from_scratch=false", "lora_rank=4") == ""
 
 
+@pytest.mark.parametrize(
+    ("pair", "security", "said"),
+    [
+        ("strategy=allreduce", "tls", "strategy=allreduce would send gradients in clear"),
+        ("deterministic=true", "tls", "deterministic=true would send gradients in clear"),
+        ("strategy=sync", "tls", ""),
+        ("strategy=allreduce", "token", ""),
+    ],
+)
+async def test_what_can_not_be_encrypted_is_refused_before_the_cluster_is_started(
+    monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path], pair: str, security: Any, said: str
+) -> None:
+    looked_at = fleet(monkeypatch, homes)
+    looked_at.inventory = looked_at.inventory.model_copy(update={"security": security})
+    with pytest.raises(RunError, match=said) if said else nullcontext():
+        await before_start.refuse_early(looked_at, read_order("digits", [pair]))
+
+
 async def test_other_jobs_and_trials_that_get_their_files_later_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path]
 ) -> None:
     looked_at = fleet(monkeypatch, homes, head="b")
-    await job_files.refuse_files(looked_at, read_order("digits"))
-    await job_files.refuse_files(looked_at, read_order("hf-lm", ["model=~/none"], swept=["data"]))
+    await before_start.refuse_files(looked_at, read_order("digits"))
+    await before_start.refuse_files(looked_at, read_order("hf-lm", ["model=~/none"], swept=["data"]))
 
 
 async def test_a_host_whose_python_fails_is_left_to_the_run(
     monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path]
 ) -> None:
     looked_at = fleet(monkeypatch, homes, head="b")
-    monkeypatch.setattr(job_files.agent, "inline", lambda *_: "-c 'raise SystemExit(3)'")
+    monkeypatch.setattr(before_start.agent, "inline", lambda *_: "-c 'raise SystemExit(3)'")
     assert await refusal(looked_at) == ""
