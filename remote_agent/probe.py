@@ -753,7 +753,14 @@ def read_disk(folder: str) -> Facts:
         "unwritable": unwritable(path),
         "shared": shared_place(os.path.realpath(place), read_text("/proc/self/mounts") or ""),
         "identity": folder_identity(place),
+        "device": device_identity(place),
     }
+
+
+def device_identity(path: str) -> Optional[str]:
+    """The same on all containers of one computer that have the file system with this folder; None: not known."""
+    started = read_text("/proc/sys/kernel/random/boot_id")
+    return "%s %d" % (started.strip(), os.stat(path).st_dev) if started else None
 
 
 def unwritable(path: str) -> str:

@@ -128,7 +128,7 @@ def _sharers(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
     for name, disk in ((name, facts.disk) for name, facts in fleet.items()):
         other = next((other for other, its in used.items() if _is_same_folder(disk, its)), None)
         if other is not None:
-            place = disk.shared or used[other].shared
+            place = disk.shared or used[other].shared or disk.path
             sharers[name] = Problem(
                 f"has its home folder in common with {other} ({place}), and two nodes there would end each other",
                 "give each a disk of its own: `mkdir -p /var/tmp/$USER-ht` on all that share it, and once"
@@ -142,10 +142,12 @@ def _sharers(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
 def _is_same_folder(disk: Disk, other: Disk) -> bool:
     """Whether two machines have one folder: from one server, by whatever name, or one of them is the server.
 
-    Machines that were made from one image may have folders with one identity, each on a disk of its own.
+    Machines that were made from one image may have folders with one identity, each on a disk of its own. Containers of
+    one computer may have one of its folders.
     """
     if disk.shared is None and other.shared is None:
-        return False
+        at = disk.identity, disk.device
+        return None not in at and at == (other.identity, other.device)
     return disk.shared == other.shared or (disk.identity is not None and disk.identity == other.identity)
 
 

@@ -98,8 +98,7 @@ class FleetRecovery:
         there = await taken_over(fleet.cluster, others, run, patience)
         if there is None:
             async with self._working("failing over"), fleet.alone("resume", others):
-                await fleet.survey({*others})
-                await self._refuse_if_ended(run)
+                await self._survey(run, others)
                 there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
         self._moved(there)
         self._take_back(head)
@@ -111,8 +110,7 @@ class FleetRecovery:
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
         self._fleet.emit(events.RunChanged(run=run, job="", state=RunState.STARTING))
         async with self._working("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
-            await self._fleet.survey()
-            await self._refuse_if_ended(run)
+            await self._survey(run, self._fleet.transports)
             self._notice(cause)
             if not self._fleet.facts:
                 await self._fleet.look()
@@ -173,9 +171,10 @@ class FleetRecovery:
             if going is not None:
                 await cancel(going)
 
-    async def _refuse_if_ended(self, run: str) -> None:
-        """Raise TakenDown if a user ended the run, or no host that answers has a node after a `down`."""
-        copies = await list_copies(self._fleet.cluster, self._fleet.answering)
+    async def _survey(self, run: str, hosts: Mapping[str, Transport]) -> None:
+        """Survey ``hosts``; raise TakenDown if a user ended the run, or if none has a node, after a `down`."""
+        fleet = self._fleet
+        _, copies = await asyncio.gather(fleet.survey({*hosts}), list_copies(fleet.cluster, hosts))
         known = [summary for _, summary in copies if summary.id == run]
         newest = max(known, key=lambda summary: (summary.epoch, summary.seq), default=None)
         if newest is not None and newest.state is RunState.STOPPED:

@@ -1,4 +1,4 @@
-"""A run's coordinator is killed, a host joins the run and another one leaves it: it goes on."""
+"""A run's coordinator is killed or stopped, a host joins the run and another one leaves it: it goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lab(possible: None) -> Iterator[Lab]:
         yield lab
 
 
-def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when_one_is_drained(
+def test_a_run_goes_on_when_its_coordinator_is_killed_or_stopped_when_a_host_joins_and_when_one_is_drained(
     lab: Lab, product: HeteroTui
 ) -> None:
     pair = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES[:2]))
@@ -41,12 +41,16 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
         head, new = lab.host(following.head), lab.host(NAMES[2])
         events = [lab.host(name).home / f".hetero-tui/lab/runs/{following.run}/events.jsonl" for name in NAMES[:2]]
         copies = {path: path.stat() for path in events}
-        for killed in ("the coordinator", "its overseer"):
+        for what, number in (
+            ("coordinator", signal.SIGKILL),
+            ("coordinator", signal.SIGSTOP),
+            ("overseer", signal.SIGKILL),
+        ):
             overseer, coordinator = coordinators(head)
-            head.signal(coordinator if killed == "the coordinator" else overseer, signal.SIGKILL)
+            head.signal(coordinator if what == "coordinator" else overseer, number)
             stall = following.until_step_after_resume()
-            print(f"{killed} was killed: the next step comes {stall:.1f} s later")
-            assert stall <= max(BACK_SECONDS, 2 * up_seconds), killed
+            print(f"{what}, {number.name}: the next step comes {stall:.1f} s later")
+            assert stall <= max(BACK_SECONDS, 2 * up_seconds), (what, number)
         assert product.document("up")["cluster"]["state"] == "up"
         following.until_step_with(new)
         (leaver,) = [host for host in lab.hosts if host not in (head, new)]
@@ -60,7 +64,7 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
         following.stop()
     assert_whole(following.events)
     resumed = [one for one in following.events if isinstance(one, protocol.RunResumed)]
-    assert [one.checkpoint for one in resumed] == ["", ""], "workers and servers were taken over"
+    assert [one.checkpoint for one in resumed] == ["", "", ""], "workers and servers were taken over"
     assert {one.host for one in steps(following.events)[0].workers} == set(NAMES[:2])
     (lost,) = [one for one in following.events if isinstance(one, protocol.WorkerLost) and one.host == leaver.name]
     assert "drained" in lost.cause

@@ -49,7 +49,7 @@ class PlanCheck:
         """Predicted seconds of a step with the present workers; None: there is no prediction."""
         workers = frozenset(member.name for member in session.members)
         if workers != self._workers:
-            self._workers, self._check = workers, None
+            self._workers, self._check, self._better_since = workers, None, None
             found = self._predicted(session, self._survey) if self._survey is not None and workers else None
             self._check = SelfCheck(predicted=found) if found is not None else None
         return self._check.predicted.seconds if self._check is not None else None
@@ -101,6 +101,7 @@ class PlanCheck:
         try:
             part, predicted = self_check.corrected(part, way, found)
         except DoesNotFit:
+            self._better_since = None
             return None
         now = dataclasses.replace(now, ratios=part.ratios, other_s=part.other_s)
         best = self._better(session, now, predicted, left)

@@ -191,6 +191,8 @@ def test_a_plan_pays_that_is_shorter_by_a_twentieth_and_gains_twice_the_pause() 
 
 
 def test_a_run_is_made_ready_again_for_a_twentieth_of_its_time_at_most_but_for_the_first_time() -> None:
+    assert not self_check.has_lasted(49, pause_s=10)
+    assert self_check.has_lasted(50, pause_s=10)
     assert not self_check.is_soon(0, since_s=0, pause_s=10)
     assert self_check.is_soon(1, since_s=199, pause_s=10)
     assert not self_check.is_soon(1, since_s=200, pause_s=10)
