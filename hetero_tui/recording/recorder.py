@@ -1,8 +1,8 @@
 """Writes down what a session folds, so that it can be seen again: every session of the app, and of a followed run.
 
 One file a session in the user's state folder, readable by that user alone. It stays small whatever happens. Live use
-that changes nothing else is written every few seconds, a burst (the history of a run that is attached to) becomes the
-state after it, and of a file that has grown too large the older half goes: a whole state stands where the rest begins.
+that changes nothing else is written every few seconds, and of a file that has grown too large the older half goes: a
+whole state stands where the rest begins.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ KEPT = 20
 
 SAMPLE_EVERY = 5.0
 """Seconds between two samples of a host's use that are written, while nothing else changes with them."""
-
-MAX_A_SECOND = 500
-"""Events that are written each second; what comes beyond them is in the state that is written after it."""
 
 _STATES_A_FILE = 4
 
@@ -67,9 +64,8 @@ class Recorder:
         self._states: list[int] = []  # where whole states begin
         self._size = 0
         self._sampled: dict[str, float] = {}
-        self._second, self._written = 0, 0
         self._last: State | None = None
-        self._left_out = self._in_burst = False
+        self._left_out = False
         self.path: Path | None = None
 
     def begin(self, state: State) -> None:
@@ -91,8 +87,6 @@ class Recorder:
         if self._file is None:
             return
         now, self._last = self._now(), after
-        if self._second != int(now):
-            self._second, self._written = int(now), 0
         try:
             self._add(event, before, after, now)
         except OSError as error:
@@ -103,7 +97,7 @@ class Recorder:
         if self._file is None:
             return
         try:
-            if self._last is not None and (self._left_out or self._in_burst):
+            if self._last is not None and self._left_out:
                 self._write_state(self._last)
             self._write(lines.end_line(self._now()))
         except OSError as error:
@@ -115,14 +109,10 @@ class Recorder:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     def _add(self, event: Event, before: State, after: State, now: float) -> None:
-        if self._written >= MAX_A_SECOND:
-            self._in_burst = True
-            return
         if self._is_routine(event, before, after, now):
             self._left_out = True
             return
-        self._written += 1
-        if self._in_burst or self._size - self._states[-1] > self._max_bytes // _STATES_A_FILE:
+        if self._size - self._states[-1] > self._max_bytes // _STATES_A_FILE:
             self._write_state(after)
         else:
             self._write(lines.event_line(now, event))
@@ -149,7 +139,7 @@ class Recorder:
     def _write_state(self, state: State) -> None:
         self._states.append(self._size)
         self._write(lines.state_line(self._now(), state))
-        self._in_burst = self._left_out = False
+        self._left_out = False
 
     def _drop_half(self) -> None:
         """Begin with the first whole state of the newer half. The file is replaced at once: it is whole always."""

@@ -89,60 +89,58 @@ async def attend(
 
     def told(history: protocol.History) -> None:
         missed.from_number = history.history
-        seen.begin(history.history)
         emit(events.RunBehind(run=run, seq=history.history, step=history.step))
 
-    shown, restarted_at = 0, -1
+    seen, shown, restarted_at = Seen(), 0, -1
     movable, compares = True, False
-    with Seen() as seen:
-        while True:
-            loss = asyncio.create_task(head_loss(cluster, transports, head) if movable else _never())
-            lines = follow(
-                transports[head],
-                cluster,
-                run,
-                lost,
-                after=0 if compares else shown,
-                most_steps=most_steps,
-                on_history=told,
-            )
+    while True:
+        loss = asyncio.create_task(head_loss(cluster, transports, head) if movable else _never())
+        lines = follow(
+            transports[head],
+            cluster,
+            run,
+            lost,
+            after=0 if compares else shown,
+            most_steps=most_steps,
+            on_history=told,
+        )
+        try:
+            async with aclosing(until_lost(lines, loss)) as coming:
+                async for line, event in coming:
+                    if broken:
+                        broken = False
+                        notice(Level.GOOD, f"the events of {run} are read again")
+                    if compares and event.seq <= shown:
+                        if seen.same(line, event.seq):
+                            continue
+                        # Another laptop let the run go on, and had not seen yet what this one had.
+                        seen.cut(event.seq - 1)
+                        emit(events.RunRewound(run=run, seq=event.seq - 1))
+                    compares = False
+                    shown = event.seq
+                    seen.add(line, event.seq)
+                    emit(events.RunProgressed(run=run, event=event))
+                    missed.after(event)
+                    yield line, event
+        except HeadGone as gone:
+            broken = False
             try:
-                async with aclosing(until_lost(lines, loss)) as coming:
-                    async for line, event in coming:
-                        if broken:
-                            broken = False
-                            notice(Level.GOOD, f"the events of {run} are read again")
-                        if compares and event.seq <= shown:
-                            if seen.same(line, event.seq):
-                                continue
-                            # Another laptop let the run go on, and had not seen yet what this one had.
-                            seen.cut(event.seq - 1)
-                            emit(events.RunRewound(run=run, seq=event.seq - 1))
-                        compares = False
-                        shown = event.seq
-                        seen.add(line, event.seq)
-                        emit(events.RunProgressed(run=run, event=event))
-                        missed.after(event)
-                        yield line, event
-            except HeadGone as gone:
-                broken = False
-                try:
-                    head = await recovery.fail_over(run, head, gone.cause, seen)
-                    compares = seen.last == shown
-                except NoCopy as none:
-                    movable = False
-                    notice(Level.BAD, f"{none.cause}: {none.hint}")
-            except CoordinatorGone as gone:
-                if shown == restarted_at:
-                    raise  # it was started again and did nothing: a third time would be no better
-                restarted_at = shown
-                head = await recovery.restart(run, gone.cause)
-            else:
-                return
-            finally:
-                loss.cancel()
-                with suppress(asyncio.CancelledError):
-                    await loss
+                head = await recovery.fail_over(run, head, gone.cause, seen)
+                compares = seen.last == shown
+            except NoCopy as none:
+                movable = False
+                notice(Level.BAD, f"{none.cause}: {none.hint}")
+        except CoordinatorGone as gone:
+            if shown == restarted_at:
+                raise  # it was started again and did nothing: a third time would be no better
+            restarted_at = shown
+            head = await recovery.restart(run, gone.cause)
+        else:
+            return
+        finally:
+            loss.cancel()
+            with suppress(asyncio.CancelledError):
+                await loss
 
 
 class _Missed:

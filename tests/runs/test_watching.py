@@ -1,16 +1,12 @@
 """What is followed ends with the loss of its head, and not before all that came was passed on."""
 
 import asyncio
-import errno
-import tempfile
 from collections.abc import AsyncGenerator
-from pathlib import Path
-from typing import IO
 
 import pytest
 
 from hetero_tui.errors import HeadGone
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.seen import KEPT, Seen
 from hetero_tui.runs.watching import until_lost
 from hetero_tui.text import HostText
 
@@ -54,51 +50,46 @@ async def test_what_ends_by_itself_ends_without_an_error() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_what_was_seen_is_given_back_as_it_stood_up_to_the_first_gap() -> None:
-    with Seen() as seen:
-        for seq in (1, 2, 2, 4):
-            seen.add(HostText(f"line {seq}"), seq)
-        assert (seen.last, seen.lines()) == (2, b"line 1\nline 2\n")
-        assert [seen.lines(after=seq) for seq in (1, 2, 9)] == [b"line 2\n", b"", b""]
-        seen.add(HostText("line 3"), 3)
-        assert seen.lines() == b"line 1\nline 2\nline 3\n"
+def test_what_was_seen_is_given_back_as_it_stood_from_the_last_gap_on() -> None:
+    seen = Seen()
+    for seq in (1, 2, 2, 3):
+        seen.add(HostText(f"line {seq}"), seq)
+    assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nline 3\n")
+    assert [seen.lines(after=seq) for seq in (1, 3, 9)] == [b"line 2\nline 3\n", b"", b""]
+    seen.add(HostText("line 5"), 5)
+    assert [seen.lines(after=seq) for seq in (0, 3, 4)] == [b"", b"", b"line 5\n"]
 
 
 def test_what_was_seen_is_compared_with_what_the_history_is_now() -> None:
-    with Seen() as seen:
-        for seq in (1, 2, 3):
-            seen.add(HostText(f"line {seq}"), seq)
-        assert [seen.same(HostText(f"line {seq}"), seq) for seq in (1, 2)] == [True, True]
-        assert not seen.same(HostText("another"), 3)
-        seen.cut(2)
-        seen.add(HostText("another"), 3)
-        assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")
+    seen = Seen()
+    for seq in (1, 2, 3):
+        seen.add(HostText(f"line {seq}"), seq)
+    assert [seen.same(HostText(f"line {seq}"), seq) for seq in (1, 2)] == [True, True]
+    assert not seen.same(HostText("another"), 3)
+    assert not seen.same(HostText("line 4"), 4)
+    seen.cut(2)
+    seen.add(HostText("another"), 3)
+    assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")
 
 
-def test_what_was_seen_begins_anew_where_this_computers_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    full: list[IO[bytes]] = [Path("/dev/full").open("w+b")]  # noqa: SIM115 - it is closed by what is tested
-
-    def no_room(*_: object) -> IO[bytes]:
-        if full:
-            return full.pop()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
-    with Seen() as seen:
-        for seq in (1, 2, 3):
-            seen.add(HostText(f"line {seq}"), seq)
-        assert (seen.last, seen.lines(after=1), seen.lines()) == (3, b"line 2\nline 3\n", b"")
-        assert seen.same(HostText("line 1"), 1)
+def test_of_a_long_run_only_the_newest_events_are_kept() -> None:
+    seen = Seen()
+    for seq in range(1, KEPT + 3):
+        seen.add(HostText(f"line {seq}"), seq)
+    assert seen.lines(after=1) == b""
+    assert seen.lines(after=2).count(b"\n") == KEPT
+    assert seen.lines(after=KEPT) == f"line {KEPT + 1}\nline {KEPT + 2}\n".encode()
+    assert seen.same(HostText("line 1"), 1)
+    assert not seen.same(HostText("another"), KEPT)
 
 
 def test_of_a_run_that_was_attached_to_late_what_is_older_is_not_kept() -> None:
-    with Seen() as seen:
-        seen.begin(1000)
-        for seq in (1, 500, 1000, 1001):
-            seen.add(HostText(f"line {seq}"), seq)
-        assert seen.lines(after=1000) == b"line 1001\n"
-        assert seen.lines(after=998) == b""
-        assert all(seen.same(HostText(f"line {seq}"), seq) for seq in (1, 900, 1000, 1001))
-        assert not seen.same(HostText("line 1000"), 1001)
-        seen.cut(1000)
-        assert (seen.last, seen.lines(after=999)) == (1000, b"line 1000\n")
+    seen = Seen()
+    for seq in (1, 500, 1000, 1001):  # its history in few steps
+        seen.add(HostText(f"line {seq}"), seq)
+    assert seen.lines(after=1000) == b"line 1001\n"
+    assert seen.lines(after=998) == b""
+    assert all(seen.same(HostText(f"line {seq}"), seq) for seq in (1, 900, 1000, 1001))
+    assert not seen.same(HostText("line 1000"), 1001)
+    seen.cut(1000)
+    assert (seen.last, seen.lines(after=999)) == (1000, b"line 1000\n")

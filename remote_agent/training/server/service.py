@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from remote_agent.training.server.held_chunks import HeldChunks
+from remote_agent.training.server.published_chunks import HeldChunks
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import CLOSE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import socket
@@ -17,12 +18,11 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, JOIN_S
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
-from remote_agent.training.wire.frames import Header
-from remote_agent.training.wire.frames import Kind as FrameKind
+from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import Frame, Item
 from remote_agent.training.wire.shared_memory import memory, messages
-from remote_agent.training.wire.shared_memory.messages import Kind, Message, SharedMemoryError
+from remote_agent.training.wire.shared_memory.messages import SharedMemoryError
 
 _BACKLOG = 64
 _MAX_THREADS = 4
@@ -60,7 +60,7 @@ class SharedWeights:
 
     def put(self, item: Item) -> None:
         """Count a published chunk, which :meth:`keep` has written; after a step's last one, notify all workers."""
-        if not isinstance(item, Frame) or item.header.kind is not FrameKind.WEIGHTS:
+        if not isinstance(item, Frame) or item.header.kind is not Kind.WEIGHTS:
             return
         with self._lock:
             self._missing -= 1
@@ -72,12 +72,12 @@ class SharedWeights:
                 # The thread that receives from a worker sees its end; a worker that does not read misses a step's
                 # message.
                 with contextlib.suppress(OSError):
-                    messages.send(reader, Message(Kind.WHOLE, item.header.step))
+                    messages.send(reader, Header(Kind.WEIGHTS, item.header.step))
 
     def add(self, reader: socket.socket) -> None:
         """Send ``reader`` a message for each complete step from now on; the first has the newest step's number."""
         with self._lock:
-            messages.send(reader, Message(Kind.WELCOME, self._step), self.descriptors)
+            messages.send(reader, Header(Kind.WELCOME, self._step), descriptors=self.descriptors)
             self._readers.append(reader)
 
     def remove(self, reader: socket.socket) -> None:
@@ -172,9 +172,9 @@ class SharedMemoryServer:
         """Check which worker has connected and greet it; returns its gradient's memory."""
         sock.settimeout(JOIN_S)
         messages.check_peer(sock)
-        message, descriptors = messages.receive(sock)
+        header, signature, descriptors = messages.receive(sock)
         try:
-            if message.kind is not Kind.JOIN or message.text != self._signature or len(descriptors) != 1:
+            if header.kind is not Kind.HELLO or signature != self._signature or len(descriptors) != 1:
                 raise SharedMemoryError("the worker has another cut of the buffer")
             gradient = memory.attach(descriptors[0], self.shard.layout.numel)
         finally:
@@ -186,39 +186,32 @@ class SharedMemoryServer:
     def _converse(self, sock: socket.socket, own: Tensor) -> None:
         """Count the worker's slices as they become ready."""
         while True:
-            message, descriptors = messages.receive(sock)
+            header, _, descriptors = messages.receive(sock)
             gradient = own
             try:
-                if message.kind is not Kind.GRADIENT:
-                    raise SharedMemoryError("a worker sent a message that only shards send")
+                if header.kind is not Kind.GRADIENT:
+                    raise SharedMemoryError("a worker sent a frame that only shards send")
                 if descriptors:
                     gradient = memory.attach(descriptors[0], self.shard.layout.numel)
             finally:
                 messages.close(descriptors)
-            self._count(message, gradient.view(torch.uint8))
+            self._count(header, gradient.view(torch.uint8))
 
-    def _count(self, message: Message, payload: Tensor) -> None:
+    def _count(self, header: Header, payload: Tensor) -> None:
         """Contribute all chunks of a slice; this thread and those of the pool take one after the other."""
         numbers = iter(self.shard.chunks)
-        helping = [self._pool.submit(self._contribute, message, payload, numbers) for _ in range(self._helpers)]
-        self._contribute(message, payload, numbers)
+        helping = [self._pool.submit(self._contribute, header, payload, numbers) for _ in range(self._helpers)]
+        self._contribute(header, payload, numbers)
         for helper in helping:
             if not helper.cancel():
                 helper.result()
 
-    def _contribute(self, message: Message, payload: Tensor, numbers: Iterator[int]) -> None:
+    def _contribute(self, header: Header, payload: Tensor, numbers: Iterator[int]) -> None:
         for number in numbers:
             chunk = self.shard.layout.chunks[number]
-            header = Header(
-                FrameKind.GRADIENT,
-                step=message.step,
-                slice=message.slice,
-                slices=message.slices,
-                samples=message.samples,
-                weight=message.weight,
-                chunk=number,
+            self.shard.contribute(
+                dataclasses.replace(header, chunk=number), payload[4 * chunk.begin : 4 * chunk.end], _NO_SCRATCH
             )
-            self.shard.contribute(header, payload[4 * chunk.begin : 4 * chunk.end], _NO_SCRATCH)
 
     def _fail(self, error: ExchangeError) -> None:
         """Send all workers the reason, and end, since the shard's state is invalid."""
@@ -232,4 +225,4 @@ class SharedMemoryServer:
 def _tell(sock: socket.socket, error: ExchangeError) -> None:
     """Say why the connection ends, if the worker still listens."""
     with contextlib.suppress(OSError):
-        messages.send(sock, Message(Kind.FAILURE, text=str(error).encode()))
+        messages.send(sock, Header(Kind.FAILURE), str(error).encode())

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from remote_agent.training.server.held_chunks import HeldChunks
+from remote_agent.training.server.published_chunks import HeldChunks
 from remote_agent.training.server.slice_log import SliceLog
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire.agreement import Codecs, decode

@@ -48,12 +48,10 @@ from remote_agent.training.worker.device import first_look, memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
-from remote_agent.training.worker.device.still import Still
-from remote_agent.training.worker.device.trained import TrainedParameters
+from remote_agent.training.worker.device.trained import Still, TrainedParameters
 from remote_agent.training.worker.device.untouched import into_training
 from remote_agent.training.worker.engine import Engine, Parts
-from remote_agent.training.worker.evaluation import BatchMeter
-from remote_agent.training.worker.metrics import Metrics, metrics_of
+from remote_agent.training.worker.evaluation import BatchMeter, Metrics, metrics_of
 from remote_agent.training.worker.staging import BlockProfiler, cut_between
 
 LOG = logging.getLogger(__name__)

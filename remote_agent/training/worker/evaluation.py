@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from remote_agent.current_call import HERE
 from remote_agent.training import job
@@ -16,10 +18,56 @@ from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared.figures import Figures, figures_of, merged
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.untouched import untouched
-from remote_agent.training.worker.metrics import Metrics
+
+Metrics = Callable[[nn.Module, Any], Mapping[str, Any]]
+"""``metrics(model, batch)``: by name a mean over the batch's samples, or a pair (sum, weight)."""
+
+
+def metrics_of(factory: Any, *, summed: bool = False) -> Metrics:
+    """The job's own ``metrics``; else its loss as ``val_loss``, with ``accuracy`` for the default cross entropy.
+
+    ``summed``: the loss adds its samples up; ``val_loss`` is the mean over the samples all the same.
+    """
+    own: Metrics | None = getattr(factory, "metrics", None)
+    if own is not None:
+        return own
+    if getattr(factory, "loss", None) is None:
+        return partial(_of_cross_entropy, summed)
+    loss = job.loss_function(factory)
+    return partial(_of_loss, loss, summed)
+
+
+def _of_loss(loss: Callable[[nn.Module, Any], Any], summed: bool, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+    """The loss as ``val_loss``, and the figures that it gives beside it."""
+    beside = Scalars(loss)
+    part = losses.of_part(beside.loss, model, batch, 0)
+    if part.factor:  # it says itself what it is a mean over
+        val_loss: Any = part.value * part.factor, part.weight
+    else:
+        val_loss = (part.value, None) if summed else part.value
+    return {"val_loss": val_loss} | {f"val_{name}": value for name, value in beside.newest().items()}
+
+
+def _of_cross_entropy(summed: bool, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return _of_loss(losses.function_of(None), summed, model, batch)  # the model's own
+    inputs, targets = batch.values() if isinstance(batch, Mapping) else batch
+    scores = model(inputs)
+    losses.check_classes(scores, targets)
+    if targets.is_floating_point():  # probabilities of the classes
+        right, counted = scores.argmax(1) == targets.argmax(1), torch.ones_like(scores.argmax(1), dtype=torch.bool)
+    else:
+        right, counted = scores.argmax(1) == targets, targets != losses.IGNORED
+    return {
+        "val_loss": (functional.cross_entropy(scores, targets, reduction="sum"), counted.sum()),
+        "accuracy": (right.logical_and(counted).sum(), counted.sum()),
+    }
+
 
 METRICS = "metrics"
 """The user's function, in errors."""

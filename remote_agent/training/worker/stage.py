@@ -48,7 +48,7 @@ from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
-from remote_agent.training.worker.device.still import Still
+from remote_agent.training.worker.device.trained import Still
 from remote_agent.training.worker.own_weights import owned
 
 _OPTIMIZER = (1 << 31) - 1  # replaces a micro-batch's number, for the randomness of an optimizer's step

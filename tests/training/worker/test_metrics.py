@@ -17,8 +17,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.validation import validation_of
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.figures import figures_of, whole
-from remote_agent.training.worker.evaluation import BatchMeter
-from remote_agent.training.worker.metrics import metrics_of
+from remote_agent.training.worker.evaluation import BatchMeter, metrics_of
 
 CPU = torch.device("cpu")
 

@@ -38,12 +38,12 @@ from remote_agent.training.coordinator.session import OpenStep, Session, StepRep
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
-from remote_agent.training.coordinator.strategies.open_step import resumed
 from remote_agent.training.coordinator.strategies.step_in_flight import (
     SliceAssignment,
     StepInFlight,
     bytes_moved,
     peer_of,
+    resumed,
     samples_of,
     whole_slice,
 )

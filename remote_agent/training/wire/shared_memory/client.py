@@ -15,9 +15,10 @@ from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.deadlines import JOIN_S
 from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.exchanging import equal_weight
+from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory import memory, messages
-from remote_agent.training.wire.shared_memory.messages import Kind, Message, SharedMemoryError
+from remote_agent.training.wire.shared_memory.messages import SharedMemoryError
 from remote_agent.training.wire.steps import Timings
 
 _HINT = "look at the parameter server's host"
@@ -64,17 +65,17 @@ class SharedMemoryChannel:
         numel = self._layout.numel
         descriptor, gradient = memory.allocate(numel)
         try:
-            messages.send(self._sock, Message(Kind.JOIN, text=signature), (descriptor,))
+            messages.send(self._sock, Header(Kind.HELLO), signature, (descriptor,))
         finally:
             os.close(descriptor)
-        message, descriptors = messages.receive(self._sock)
+        header, _, descriptors = messages.receive(self._sock)
         try:
-            if message.kind is not Kind.WELCOME or len(descriptors) != 2:
+            if header.kind is not Kind.WELCOME or len(descriptors) != 2:
                 raise SharedMemoryError("the shard refused this worker")
             even, odd = (memory.attach(each, numel) for each in descriptors)
         finally:
             messages.close(descriptors)
-        return gradient, (even, odd), message.step
+        return gradient, (even, odd), header.step
 
     def begin(self, step: int, slices: int, samples: int) -> None:
         """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
@@ -125,16 +126,16 @@ class SharedMemoryChannel:
         self._sock.settimeout(deadline)
         while self.step < step:
             try:
-                message, descriptors = messages.receive(self._sock)
+                header, payload, descriptors = messages.receive(self._sock)
             except TimeoutError:
                 raise StepIncomplete(f"step {step} was not whole within {deadline:g} s", hint=_HINT) from None
             except OSError as error:
                 raise SharedMemoryError(f"the shard is gone: {error}", hint=_HINT) from error
             messages.close(descriptors)
-            if message.kind is Kind.FAILURE:
-                raise SharedMemoryError(message.text.decode(errors="replace"), hint=_HINT)
-            if message.kind is Kind.WHOLE:
-                self.step = message.step
+            if header.kind is Kind.FAILURE:
+                raise SharedMemoryError(payload.decode(errors="replace"), hint=_HINT)
+            if header.kind is Kind.WEIGHTS:
+                self.step = header.step
         if self.weights is not self._shared:
             self.weights[step % 2].copy_(self._shared[step % 2])
         now, size = time.monotonic(), 4 * self._layout.numel
@@ -158,8 +159,9 @@ class SharedMemoryChannel:
     def _send(self, index: int, weight: float | None, descriptors: tuple[int, ...] = ()) -> None:
         step, slices, samples = self._opened
         weight = equal_weight(samples, slices) if weight is None else weight
+        header = Header(Kind.GRADIENT, step=step, slice=index, slices=slices, samples=samples, weight=weight)
         try:
-            messages.send(self._sock, Message(Kind.GRADIENT, step, index, slices, samples, weight), descriptors)
+            messages.send(self._sock, header, descriptors=descriptors)
         except OSError as error:
             raise SharedMemoryError(f"the shard is gone: {error}", hint=_HINT) from error
         self._contributed += 1

@@ -108,7 +108,7 @@ class Additivity:
         self._coarse = self.tolerance / backend.CPU.tolerance
         self.fine = FINE * self._coarse**2
         self._apart = 0.0
-        self._outside: outside.Outside | None = None
+        self._outside = Findings()
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
@@ -143,27 +143,26 @@ class Additivity:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             nn.Module.zero_grad(self._model)
-            found = self._outside = outside.look(
+            one, other, self._outside = outside.look(
                 self._owner, self._model, self._computer, self._indices, self._made, self._see
             )
-            one, other, hidden = found.one, found.other, found.hidden
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
                 self._known = self._by_rows()
                 if self._known == (False, False):
-                    return self._findings(False, False, one.unknown or notes.TOGETHER, state, hidden, ())
+                    return self._findings(False, False, one.unknown or notes.TOGETHER, state)
             if self._statistics or not is_same(one, other):
                 try:
                     with modes_kept(self._model):
                         self._model.eval()
-                        seen = self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
+                        seen = self._compared(self._see(0, count, 1), self._see(0, count, 2), state)
                 except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
-                    return self._in_training(state, hidden)
+                    return self._in_training(state)
                 ways = None if seen.together or self._known else self._ways_in_training()
                 is_apart = ways is not None and not ways[seen.summed]
                 return dataclasses.replace(seen, together=notes.OF_TRAINING) if is_apart else seen
-            return self._compared(one, other, state, hidden)
+            return self._compared(one, other, state)
 
     def _ways_in_training(self) -> tuple[bool, bool] | None:
         """Whether the whole is its parts' mean, and whether their sum, in training mode but for batch normalisation.
@@ -181,10 +180,10 @@ class Additivity:
             as_mean, as_sum = (all(self._fits(one, *each, as_mean=way) for each in splits) for way in (True, False))
             return as_mean, as_sum
 
-    def _compared(self, one: Seen, other: Seen, state: str, hidden: str) -> Findings:
+    def _compared(self, one: Seen, other: Seen, state: str) -> Findings:
         """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
         count = len(self._indices)
-        said: tuple[str, ...] = ()
+        said = ""
         as_mean = as_sum = False
         if is_same(one, other):
             self.scale = abs(one.mean)
@@ -197,14 +196,14 @@ class Additivity:
             if as_mean or as_sum:
                 self.evaluating = not self._model.training
                 together = self._about_large(as_mean) or self._about_gradients(as_mean)
-                return self._findings(as_mean, as_sum, one.unknown or together, state, hidden, said)
+                return self._findings(as_mean, as_sum, one.unknown or together, state)
             other = self._see(0, count, 1, data_seed=1)
         if not is_same(one, other):
             as_mean, as_sum = self._known or self._on_average()
             steady = is_same(one, self._see(0, count, 1))
-            said = () if self._known and steady else (notes.RANDOM if steady else notes.UNSTEADY,)
+            said = "" if self._known and steady else notes.RANDOM if steady else notes.UNSTEADY
         together = one.unknown or ("" if as_mean or as_sum else notes.TOGETHER)
-        return self._findings(as_mean, as_sum, together, state, hidden, said)
+        return self._findings(as_mean, as_sum, together, state, said)
 
     def _of_odd_parts(self) -> list[tuple[Seen, Seen]]:
         """One more cut, for a loss over pairs of neighbours; one that needs whole pairs ends the run by itself."""
@@ -269,37 +268,30 @@ class Additivity:
             found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].cpu().double())
         return found
 
-    def _in_training(self, state: str, hidden: str) -> Findings:
+    def _in_training(self, state: str) -> Findings:
         """What can be said of a random loss that is none in evaluation mode."""
         ways = self._known or self._ways_in_training()
         as_mean, as_sum = ways or (True, False)
         about = "was checked in training mode only" if ways else "was not checked"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
-        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, hidden, (note,))
+        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, note)
 
-    def _findings(
-        self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, said: tuple[str, ...]
-    ) -> Findings:
+    def _findings(self, as_mean: bool, as_sum: bool, together: str, state: str, note: str = "") -> Findings:
+        """What was found, with what was found outside of the model, and another ``note``."""
         found = self._outside
-        assert found is not None, "it was looked at before"
-        said += found.notes
-        if found.unsteady and notes.UNSTEADY not in said:
-            said += (notes.DIFFERS,)
+        differs = notes.DIFFERS if found.unsteady and note != notes.UNSTEADY else ""
         own = self._moved - running_statistics(self._model)  # normalisation layers change theirs in any model
         if together == notes.TOGETHER and own:
             together += notes.MOVED.format(name=min(own))
-        return Findings(
+        return dataclasses.replace(
+            found,
             summed=as_sum and not as_mean,
             together=together,
             state=state,
-            hidden=hidden,
-            carried=found.carried,
-            data=found.data,
-            unsteady=found.unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
             apart=self._apart,
-            notes=said,
+            notes=tuple(filter(None, (note, *found.notes, differs))),
         )
 
     def _splits(self) -> list[int]:
@@ -365,7 +357,7 @@ class Additivity:
         state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
         total = float(part.value.detach()) * part.factor
         self._restore()
-        return Seen(total, part.weight, samples, part.factor == part.weight == samples, part.unknown, state)
+        return Seen(total, part.weight, samples, state, part.is_mean_over(samples), part.unknown)
 
     @torch.no_grad()
     def _restore(self) -> None:

@@ -53,9 +53,9 @@ class Seen:
     total: float
     weight: float
     samples: int
-    plain: bool
-    unknown: str
     state: dict[str, Tensor]
+    plain: bool = True
+    unknown: str = ""
 
     @property
     def mean(self) -> float:

@@ -39,7 +39,7 @@ from remote_agent.training.worker.device.batches import Rows
 from remote_agent.training.worker.device.loss_scaling import LossScale
 from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
-from remote_agent.training.worker.device.still import Still
+from remote_agent.training.worker.device.trained import Still
 from remote_agent.training.worker.device.watching import LossWatch
 
 

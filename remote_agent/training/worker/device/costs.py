@@ -6,6 +6,9 @@ numbers of their own. Devices measure AdamW, the coordinator how the job's own o
 
 from __future__ import annotations
 
+import socket
+import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +20,10 @@ from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.sharding import CHUNK_NUMBERS
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.wire import codecs
+from remote_agent.training.wire.connection import Connection
+from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import handling
 
 READY_PARTS = 16
 """Parts of the buffer whose gradients' time is noted."""
@@ -82,7 +87,7 @@ def costs(parameters: Mapping[str, nn.Parameter], device: torch.device, ready: t
     update = _adamw_s(_chunks(numel, torch.device("cpu")), torch.device("cpu"))
     own = _adamw_s(_shaped(parameters, device), device)  # many small tensors take longer than few large ones
     values = torch.linspace(-1, 1, CHUNK_NUMBERS, dtype=torch.float32)
-    turn_s, touch_s = handling.measure()
+    turn_s, touch_s = chunk_costs()
     return DeviceCosts(
         turn_s=turn_s,
         touch_s=touch_s,
@@ -154,3 +159,59 @@ def _fastest(action: Callable[[], object], device: torch.device) -> float:
         devices.synchronize(device)
         times.append(time.perf_counter() - began)
     return min(times)
+
+
+# --- What chunks cost beside the link --------------------------------------------------------------------------------
+
+# A chunk wakes up a thread of the shard, is added to a sum, which is copied once the optimizer has used it, and goes
+# back to a thread of the worker. Under other load on the host all of that takes longer, as the steps will.
+
+
+TURNS = 21
+"""Times that each is measured; the median counts: a step meets what is usual, not the best."""
+
+ADDRESS = "127.0.0.1"
+
+
+def chunk_costs() -> tuple[float, float]:
+    """Seconds of a chunk of one number there and back, and for each number of a chunk that is summed and copied."""
+    with socket.create_server((ADDRESS, 0)) as listener:
+        near = socket.create_connection(listener.getsockname()[:2])
+        far, _ = listener.accept()
+    with Connection(near, "itself") as worker:
+        shard = threading.Thread(target=_serve, args=(far,), name="measured-shard", daemon=True)
+        shard.start()
+        payload, into = bytes(4), bytearray(4)
+        header = Header(Kind.GRADIENT, length=4)
+
+        def turn() -> None:
+            worker.send(header, payload)
+            worker.receive_header()
+            worker.receive_into(into)
+
+        turn_s = _median(turn)
+    shard.join()
+    chunk, total = torch.zeros(CHUNK_NUMBERS), torch.zeros(CHUNK_NUMBERS)
+    return turn_s, _median(lambda: total.add_(chunk).clone()) / CHUNK_NUMBERS
+
+
+def _median(action: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _serve(sock: socket.socket) -> None:
+    """Send back what comes, until the other end closes."""
+    buffer = bytearray(4)
+    with Connection(sock, "itself") as connection:
+        try:
+            while True:
+                header = connection.receive_header()
+                connection.receive_into(buffer)
+                connection.send(header, buffer)
+        except ConnectionBroken:
+            return

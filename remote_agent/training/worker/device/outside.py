@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from torch import nn
 
-from remote_agent.training.shared.findings import COPY
+from remote_agent.training.shared.findings import COPY, Findings
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.worker.device import batches, held_values, notes
 from remote_agent.training.worker.device.comparing import Seen, is_same
 from remote_agent.training.worker.device.first_call import Held, set_by_first
 from remote_agent.training.worker.device.trained import refuse_own_backward
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outside:
-    """What was found; see :class:`~remote_agent.training.shared.findings.Findings`.
-
-    Attributes:
-        one: the loss of all samples.
-        other: the same with other random numbers.
-    """
-
-    one: Seen
-    other: Seen
-    hidden: str
-    carried: bool
-    data: str
-    unsteady: bool
-    notes: tuple[str, ...]
 
 
 def look(
@@ -41,7 +22,7 @@ def look(
     indices: Indices,
     made: Held | None,
     see: Callable[[int, int, int], Seen],
-) -> Outside:
+) -> tuple[Seen, Seen, Findings]:
     """Compute the loss of some samples several times.
 
     Args:
@@ -51,6 +32,9 @@ def look(
         indices: of the samples.
         made: what model and job held before the first call of the loss; None: not known.
         see: gives the loss from one of the samples to another, with random numbers of a seed, from the same state.
+
+    Returns:
+        The loss of all samples, the same with other random numbers, and what was found.
 
     Raises:
         JobError: the loss itself calls ``backward``.
@@ -87,12 +71,11 @@ def look(
     if made is not None and not (hidden or data or others or unsteady):
         whole, part = partial(see, 0, count, 1), partial(see, count // 2, count, 2)
         hidden = set_by_first(owner, model, made, whole, part)
-    return Outside(
-        one=one,
-        other=other,
+    found = Findings(
         hidden=hidden + (COPY if held_values.is_elsewhere(kept.get(hidden)) else ""),
         carried=held_values.has_rows(kept.get(hidden), count),
         data=data,
         unsteady=unsteady,
         notes=said,
     )
+    return one, other, found

@@ -12,8 +12,7 @@ one on each worker. Trained parameters and state outside of the model that the c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -25,10 +24,10 @@ from remote_agent.training.shared.findings import APART, CHANGES_HINT, LATER_HIN
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
-from remote_agent.training.user_code.losses import PartLoss, mean_of
+from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
-from remote_agent.training.worker.device.comparing import CLEAR, FINE, follows, is_sum
+from remote_agent.training.worker.device.comparing import CLEAR, FINE, Seen, follows, is_sum, mean
 from remote_agent.training.worker.device.norms import running_statistics
 from remote_agent.training.worker.device.untouched import rounded, untouched
 
@@ -259,7 +258,7 @@ class LossWatch:
             return False
         return is_sum(*found)
 
-    def _seen(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> list[_Seen]:
+    def _seen(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> list[Seen]:
         """What the first ``count`` samples of a slice give together, and what each half of them gives.
 
         Each begins with the same random numbers: those that come next, or those of ``seed``.
@@ -277,10 +276,10 @@ class LossWatch:
                     name: flat.some(each, SOME).clone()
                     for name, each in flat.buffers(self._model, computer.changing).items()
                 }
-                found.append(_Seen(float(part.value.detach()) * part.factor, part.weight, end - begin, state))
+                found.append(Seen(float(part.value.detach()) * part.factor, part.weight, end - begin, state))
         return found
 
-    def _stray(self, computer: Computes, own: Slice, count: int, seen: Sequence[_Seen]) -> str:
+    def _stray(self, computer: Computes, own: Slice, count: int, seen: Sequence[Seen]) -> str:
         """Which of the model's state is not the mean over the halves (of whole numbers the largest); empty: none is.
 
         State that depends on random numbers is no mean by chance. In evaluation mode such code often does nothing.
@@ -301,20 +300,9 @@ class LossWatch:
         return next((name for name in names if torch.equal(whole.state[name], other[name])), "")
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What some samples give: their loss in all, its weight, how many they are, and some numbers of the state then."""
-
-    total: float
-    weight: float
-    samples: int
-    state: Mapping[str, Tensor]
-
-
-def _losses(computer: Computes, seen: Sequence[_Seen]) -> tuple[float, float]:
+def _losses(computer: Computes, seen: Sequence[Seen]) -> tuple[float, float]:
     """The loss of the whole, and the mean (or sum) of the halves' losses."""
     if computer.summed:
         whole, left, right = (each.total / each.samples for each in seen)
         return whole, left + right
-    together, *halves = ((each.total, each.weight) for each in seen)
-    return mean_of([together]), mean_of(halves)
+    return seen[0].mean, mean(*seen[1:])

@@ -77,7 +77,7 @@ def test_differences_that_are_not_finite_say_nothing() -> None:
 
 
 def seen(total: float, weight: float = 1.0) -> Seen:
-    return Seen(total, weight, 1, plain=True, unknown="", state={})
+    return Seen(total, weight, 1, {})
 
 
 @pytest.mark.parametrize(("count", "picked"), [(1, [10]), (2, [10, 19]), (4, [10, 13, 16, 19]), (99, [*range(10, 20)])])

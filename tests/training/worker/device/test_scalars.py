@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.worker.device.scalars import Scalars
-from remote_agent.training.worker.metrics import metrics_of
+from remote_agent.training.worker.evaluation import metrics_of
 
 
 def collected(loss: Any, *batches: Tensor) -> Scalars:

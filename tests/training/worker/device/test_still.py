@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.errors import StateChanged
-from remote_agent.training.worker.device.still import Still
+from remote_agent.training.worker.device.trained import Still
 
 
 class Model(nn.Module):
