@@ -178,7 +178,7 @@ BUGS = {
     "given up": Bug("allreduce", "takes no part at the end", _given_up, near=10),
     # Found by the simulation, and mended.
     "any of its name": Bug("ssp", "weights of step", _any_of_its_name, near=149),
-    "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=1271),
+    "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=1620),
     "waits for a repair": Bug(
         "local_sgd_overlap", "no step for", lambda: patch.object(streamed, "REPAIR_S", 3600.0), near=66
     ),
@@ -190,7 +190,7 @@ BUGS = {
     "not issued again": Bug("allreduce", "samples", lambda: patch.object(AllReduce, "_reissue", lambda *_: None)),
     "remembers": Bug("pipeline", "weights", _remembers),
     "a part for the whole": Bug(
-        "sync_pairs", "", lambda: patch.object(strategy, "whole_slice", lambda task, _: task), near=6
+        "sync_pairs", "", lambda: patch.object(strategy, "whole_slice", lambda task, _: task), near=25
     ),
     "not committed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_commit", lambda *_: None)),
 }
