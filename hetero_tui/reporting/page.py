@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import pairwise
 
 from hetero_tui import __version__
 from hetero_tui.events import Level
@@ -21,7 +20,7 @@ SMOOTH_PART = 100
 """The smoothed line is an average over so great a part of all steps: one in so many."""
 
 SPEED_PARTS = 60
-"""The speed is drawn as the mean of so many parts of the run."""
+"""The speed is drawn as the mean of at most so many parts of the run."""
 
 LOG_FROM = 30.0
 """A loss whose largest value is so many times its smallest is drawn on a logarithmic scale."""
@@ -155,23 +154,31 @@ def _loss(figures: Figures) -> Iterable[str]:
 
 
 def _speed(figures: Figures) -> Iterable[str]:
-    """The mean speed of each part of the run, from the times at which its steps ended."""
-    steps = figures.steps
-    if len(steps) < 3:
-        return
-    size = max(1, len(steps) // SPEED_PARTS)
-    ends = [*range(0, len(steps) - 1, size), len(steps) - 1]
-    points: list[svg.Point] = []
-    for begin, end in pairwise(ends):
-        seconds = steps[end].time - steps[begin].time
-        if seconds > 0:
-            samples = sum(step.samples for step in steps[begin + 1 : end + 1])
-            points.append((float(steps[end].step), samples / seconds))
+    points = speeds(figures.steps)
     if len(points) < 2:
         return
     yield "<h2>Speed, in samples a second</h2>"
     line = svg.Series(name="samples/s", points=points, style="main")
     yield svg.line_plot([line], x_label="step", y_label="samples/s", from_zero=True)
+
+
+def speeds(steps: Sequence[protocol.Step]) -> list[svg.Point]:
+    """The mean speed of each part of a run, in samples a second, at the step that ends it.
+
+    The parts are of about equal time: steps whose ends are noted at once, after a pause, are not counted as that fast.
+    """
+    if len(steps) < 3:
+        return []
+    least, begin = (steps[-1].time - steps[0].time) / SPEED_PARTS, 0
+    points: list[svg.Point] = []
+    for end in range(1, len(steps)):
+        seconds = steps[end].time - steps[begin].time
+        if seconds > 0 and seconds >= least:
+            samples = sum(step.samples for step in steps[begin + 1 : end + 1])
+            points.append((float(steps[end].step), samples / seconds))
+        if seconds < 0 or seconds >= least:  # negative: by the clock of another head
+            begin = end
+    return points
 
 
 def _workers(figures: Figures) -> Iterable[str]:

@@ -27,7 +27,7 @@ from hetero_tui.narration import Output
 from hetero_tui.reporting import svg, table
 from hetero_tui.reporting.figures import figures_of
 from hetero_tui.reporting.metrics import metrics, served
-from hetero_tui.reporting.page import page
+from hetero_tui.reporting.page import page, speeds
 from hetero_tui.session import Session
 from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
@@ -241,6 +241,17 @@ def test_a_thinned_line_keeps_its_peaks_and_a_smoothed_one_begins_where_the_line
     assert len(thinned) <= svg.MAX_POINTS + 2
     assert (54_321.0, 9.0) in thinned
     assert svg.smoothed([(0.0, 4.0), (1.0, 4.0)], 50) == [(0.0, 4.0), (1.0, pytest.approx(4.0))]
+
+
+def test_steps_that_end_at_once_after_a_pause_are_not_drawn_as_that_fast() -> None:
+    steps, time = list[protocol.Step](), 100.0
+    for number in range(1, 101):
+        # A second for each, but the last ten: these are noted within a millisecond of each other, ten seconds later.
+        time += 1.0 if number <= 90 else 10.0 if number == 91 else 0.001
+        steps.append(dataclasses.replace(step(number, number + 1), time=time))
+    points = speeds(steps)
+    assert points[0][1] == pytest.approx(8)
+    assert max(speed for _, speed in points) < 9
 
 
 def test_metrics_are_in_prometheus_own_format_and_answered_on_loopback_alone() -> None:
