@@ -39,10 +39,9 @@ _COLUMNS = (
 )
 
 
-_CAPTION = (
-    "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
-    " PLANNED: a share's computing; FIXED: what any share takes."
-)
+_CAPTION = "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
+_MEANINGS = {"PLANNED": "a share's computing", "FIXED": "what any share takes"}
+"""Of columns; said of those that are there."""
 _LEAST_REASONS = FRAME + 2
 """Lines of the reasons without which the table has no caption."""
 
@@ -71,7 +70,9 @@ class PlanPane(Pane):
             return
         reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
         shares = shares_of(run, run.plan)
-        caption = [Text(part, style=palette.muted) for part in wrapped(_CAPTION, width - INSIDE)]
+        meant = "; ".join(f"{title}: {meaning}" for title, meaning in _MEANINGS.items() if title in titles.plain)
+        said = wrapped(f"{_CAPTION} {meant}{'.' if meant else ''}".strip(), width - INSIDE)
+        caption = [Text(part, style=palette.muted) for part in said]
         least = FRAME + 1 + min(len(shares), 6)
         caption = caption if height - least - len(caption) >= _LEAST_REASONS else []
         room = min(len(reasons) + FRAME, max(0, height - least - len(caption)))
