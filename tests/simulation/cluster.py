@@ -421,7 +421,7 @@ class SimulatedActor:
         except Killed:
             raise
         except Exception as raised:  # noqa: BLE001 - as Ray tells it
-            value, error = None, exceptions.RayTaskError(method, str(raised), raised)
+            value, error = None, exceptions.RayTaskError(method, str(raised), raised, ip=self.host.name)
         self.host.message(lambda: promise.set(value, error), out=True)
 
 
