@@ -237,7 +237,8 @@ async def down(
             output.document(asdict(report))
         else:
             for removed in report.removed:
-                output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
+                what = removed.detail if removed.kind == "folder" else f"{removed.kind} {removed.detail}"
+                output.data(f"{removed.host}: {what} is gone")
             for kept in report.kept_words:
                 output.data(kept)
         unseen = (

@@ -80,13 +80,17 @@ Host = Annotated[str, typer.Argument(metavar="HOST", help="A host of the invento
 Job = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs
+        metavar="JOB",
+        help="A ready job (digits, text, hf-lm) or path/to/file.py:Name (no name: its only job).",
+        autocompletion=jobs,
     ),
 ]
 JobOrNone = Annotated[
     str | None,
     typer.Argument(
-        metavar="JOB", help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs
+        metavar="JOB",
+        help="A ready job (digits, text, hf-lm) or path/to/file.py:Name (no name: its only job).",
+        autocompletion=jobs,
     ),
 ]
 Settings = Annotated[

@@ -165,7 +165,8 @@ async def runs(call: Call, output: Output) -> int:
         if output.as_json:
             output.document(reports.runs_document(found))
         elif not found:
-            output.say("no run on any host that answers -> `hetero-tui train JOB` starts one")
+            left = "; after `down --purge`, `up` lists the runs that were kept"
+            output.say(f"no run on any host that answers -> `hetero-tui train JOB` starts one{left}")
         else:
             output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STEP TIME", "STARTED"], reports.run_rows(found))
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]

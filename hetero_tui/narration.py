@@ -27,7 +27,7 @@ from hetero_tui import deadlines
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, State
-from hetero_tui.text import duration, one_line, plain
+from hetero_tui.text import duration, loss_figure, one_line, plain
 from remote_agent import protocol
 from remote_agent.goals import shown
 
@@ -205,6 +205,7 @@ class StepPrinter:
         self._output = output
         self._demo = demo
         self._iterations = 0
+        self._resumed_after: int | None = None
         self._printed = float("-inf")
         self._samples = 0
         self._seconds = 0.0
@@ -223,6 +224,7 @@ class StepPrinter:
                 self._recent.clear()
                 self._printed, self._samples, self._seconds = float("-inf"), 0, 0.0
                 self._iterations = event.iterations or self._iterations
+                self._resumed_after = self._resumed_after if event.went_back else event.step
                 self._output.data(f"resumed after step {event.step:,}")
             case protocol.Step():
                 self._samples += event.samples
@@ -238,10 +240,10 @@ class StepPrinter:
                 self._output.data(f"step {event.step:,} evaluated on {event.samples:,} samples: {shown}{best}")
             case protocol.RunFinished():
                 word = "stopped early" if event.stopped else "finished"
-                loss = "n/a" if event.final_loss is None else f"{event.final_loss:.4f}"
+                since = "" if self._resumed_after is None else f" since step {self._resumed_after:,}"
                 self._output.data(
-                    f"{word}: {event.steps:,} steps, {event.samples:,} samples, loss {loss}, "
-                    f"{event.samples_per_second:,.0f} samples/s"
+                    f"{word}: {event.steps:,} steps, {event.samples:,} samples, loss {loss_figure(event.final_loss)}, "
+                    f"{event.samples_per_second:,.0f} samples/s{since}"
                 )
                 if event.reason:
                     self._output.data(event.reason)
@@ -263,12 +265,11 @@ class StepPrinter:
         passed = event.time - self._printed
         seconds = passed if 0 < passed < float("inf") else self._seconds
         rate = self._samples / seconds if seconds > 0 else 0.0
-        loss = "   n/a" if event.loss is None else f"{event.loss:.4f}"
         width = len(f"{self._iterations:,}")
         shares = " ".join(f"{worker.host} {worker.samples}" for worker in event.workers)
         self._output.data(
-            f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  "
-            f"{self._left():<18}  {shares}"
+            f"step {event.step:>{width},}/{self._iterations:,}  loss {loss_figure(event.loss):>6}  "
+            f"{rate:>8,.0f} samples/s  {self._left():<18}  {shares}"
         )
         self._printed, self._samples, self._seconds = event.time, 0, 0.0
 

@@ -15,7 +15,7 @@ from hetero_tui.fleet.probing import Probed
 from hetero_tui.intents import LoggedLine
 from hetero_tui.inventory import Inventory
 from hetero_tui.state import State
-from hetero_tui.text import one_line, plain
+from hetero_tui.text import loss_figure, one_line, plain
 from remote_agent import protocol
 from remote_agent.planning.verdicts import seconds
 from remote_agent.states import stands_at
@@ -116,7 +116,7 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
 
 
 def _loss(run: protocol.RunSummary) -> str:
-    return "n/a" if run.loss is None else f"{run.loss:.4f}"
+    return loss_figure(run.loss)
 
 
 def _step_time(run: protocol.RunSummary) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -76,6 +77,13 @@ def last_lines(text: str | HostText, count: int = 5, limit: int = 600) -> str:
     raw = text.raw if isinstance(text, HostText) else text
     lines = [line.rstrip() for line in plain(raw[-END:], END).splitlines() if line.strip()]
     return "\n".join(lines[-count:])[-limit:]
+
+
+def loss_figure(value: float | None) -> str:
+    """A loss as commands print it: ``0.6283``, ``0.00016``, ``n/a``."""
+    if value is None:
+        return "n/a"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 0.01 or not math.isfinite(value) else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:

@@ -847,7 +847,8 @@ class RunResumed(Event):
 
     ``samples`` were used up to then, ``iterations`` is the last step to come, and ``notes`` say what is not as it was.
     ``cause`` says how the run had ended before (empty: without a last event). With ``went_back`` it had not ended, and
-    ``cause`` is why it went back; ``lost`` is then the host whose loss that was, if it was one.
+    ``cause`` is why it went back; ``lost`` is then the host whose loss that was, if it was one. ``config`` are the
+    settings from now on; empty: as before.
     """
 
     kind: ClassVar[str] = "run_resumed"
@@ -860,6 +861,7 @@ class RunResumed(Event):
     notes: tuple[str, ...] = ()
     went_back: bool = False
     lost: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,10 @@ def test_the_first_step_after_a_resume_has_the_speed_of_now_and_what_was_before_
     resumed, first = capsys.readouterr().out.splitlines()
     assert resumed == "resumed after step 3"
     assert first.split()[:6] == ["step", "4/100", "loss", "0.5000", "8", "samples/s"]
+    end = {"steps": 4, "samples": 320, "final_loss": 0.00016, "samples_per_second": 8.0, "checkpoint": "/c"}
+    printer(protocol.RunFinished(seq=6, time=9011.0, **end))
+    finished, _ = capsys.readouterr().out.splitlines()
+    assert finished == "finished: 4 steps, 320 samples, loss 0.00016, 8 samples/s since step 3"
 
 
 def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:

@@ -49,6 +49,7 @@ class Figures:
     Attributes:
         state: where it stands, in a word.
         started: its first event; None: there is none yet.
+        resumed: when it went on last after it had ended.
         plan: as it was made last.
         steps, evaluations: in their order, each step once.
         workers: by name, in the order in which they came.
@@ -59,6 +60,7 @@ class Figures:
     run: str
     state: str = ""
     started: protocol.RunStarted | None = None
+    resumed: protocol.RunResumed | None = None
     plan: protocol.PlanMade | None = None
     steps: list[protocol.Step] = field(default_factory=list)
     evaluations: list[protocol.Evaluated] = field(default_factory=list)
@@ -79,8 +81,9 @@ class Figures:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that the run was started with."""
-        return dict(self.started.config) if self.started is not None else {}
+        """Those that the run was started with, or resumed with last."""
+        begun = [each.config for each in (self.started, self.resumed) if each is not None and each.config]
+        return dict(begun[-1]) if begun else {}
 
 
 def figures_of(run: str, happened: Iterable[protocol.Event], standing: str = "") -> Figures:
@@ -99,6 +102,7 @@ def figures_of(run: str, happened: Iterable[protocol.Event], standing: str = "")
             case protocol.WorkerJoined():
                 _worker(found, event.worker).name = event.name or event.device
             case protocol.RunResumed():
+                found.resumed = event if not event.went_back else found.resumed
                 while found.steps and found.steps[-1].step > event.step:
                     _uncount(found, found.steps.pop())
                 while found.evaluations and found.evaluations[-1].step > event.step:

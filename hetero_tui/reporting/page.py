@@ -10,7 +10,7 @@ from hetero_tui import __version__
 from hetero_tui.events import Level
 from hetero_tui.reporting import svg
 from hetero_tui.reporting.figures import PARTS, Figures, WorkerFigures
-from hetero_tui.text import duration
+from hetero_tui.text import duration, loss_figure
 from remote_agent import protocol
 from remote_agent.goals import shown
 from remote_agent.states import RunState, stands_at
@@ -117,11 +117,12 @@ def _facts(figures: Figures) -> Iterable[tuple[str, str]]:
         yield "Samples", f"{finished.samples if finished is not None else sum(step.samples for step in steps):,}"
     loss = finished.final_loss if finished is not None else next((s.loss for s in reversed(steps)), None)
     if loss is not None:
-        yield "Loss", f"{loss:.4f}"
+        yield "Loss", loss_figure(loss)
     for name, value in (finished.evaluation if finished is not None else {}).items():
         yield shown(name).replace("_", " ").capitalize(), number(value, 4)
     if finished is not None:
-        yield "Speed", f"{finished.samples_per_second:,.0f} samples/s"
+        since = "" if figures.resumed is None else f" since step {figures.resumed.step:,}"
+        yield f"Speed{since}", f"{finished.samples_per_second:,.0f} samples/s"
     if started is not None:
         yield "Parameters", f"{started.parameters:,}"
         yield "Batch", f"{started.batch_size:,} samples"

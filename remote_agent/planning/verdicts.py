@@ -47,9 +47,9 @@ MOST_NAMED = 5
 
 
 def pace(device: str, ratio: float) -> str:
-    """A device with ``ratio`` times the speed that the plan counts with: ``b/cpu runs at 30% of its planned speed``."""
+    """A device with ``ratio`` times its predicted speed: ``b/cpu runs at 30% of its predicted speed``."""
     times = f"{share(ratio)} of" if ratio < MANIFOLD else f"{number(ratio, 2)} times"
-    return f"{device} runs at {times} its planned speed"
+    return f"{device} runs at {times} its predicted speed"
 
 
 def seconds(value: float) -> str:

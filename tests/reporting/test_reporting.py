@@ -111,6 +111,19 @@ def test_a_metric_that_is_called_as_a_figure_of_the_training_has_a_column_of_its
     assert row["seconds"] == str(trained.seconds)
 
 
+def test_a_resumed_run_has_the_settings_and_the_speed_of_its_last_part() -> None:
+    resumed = protocol.RunResumed(seq=4, time=108.0, step=1, host="fast", checkpoint="/c", config={"seed": 2})
+    back = protocol.RunResumed(seq=6, time=109.0, step=2, host="fast", checkpoint="", went_back=True)
+    end = protocol.RunFinished(
+        seq=8, time=115.0, steps=3, samples=24, final_loss=0.00016, samples_per_second=8.0, checkpoint="/c"
+    )
+    shown = page(figures_of(RUN, (started(), step(1, 2), step(2, 3), resumed, step(2, 5), back, step(3, 7), end)))
+    assert figures_of(RUN, (started(), step(1, 2))).settings == {"seed": 1}
+    assert figures_of(RUN, (started(), step(1, 2), resumed, back)).settings == {"seed": 2}
+    assert "<dt>Speed since step 1</dt><dd>8 samples/s</dd>" in shown
+    assert "<dd>0.00016</dd>" in shown
+
+
 def test_steps_that_were_made_again_count_once() -> None:
     figures = figures_of(RUN, HAPPENED)
     assert [each.step for each in figures.steps] == [1, 2, 3, 4, 5, 6]

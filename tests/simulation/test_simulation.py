@@ -131,7 +131,7 @@ def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within
         return sum(" Step {" in event for event in since[:first])
 
     assert steps_until("the devices' speeds changed", 40.0) <= 30
-    assert steps_until("b/cpu runs at 30% of its planned speed", 40.0) <= 30
+    assert steps_until("b/cpu runs at 30% of its predicted speed", 40.0) <= 30
     left_out = "the link of c sends 0.0005 MB/s, 0.005 before and receives 0.0005 MB/s, 0.005 before; planned anew"
     assert steps_until(left_out, 120.0) <= 30
     predicted, seconds = (f"'{name}': " for name in ("predicted_s", "seconds"))
@@ -400,7 +400,7 @@ def test_the_cut_follows_a_device_that_becomes_faster() -> None:
     assert "worker='b/cpu', first=1, last=3" in plan
     assert "'factor': 1.0" in steps_after(outcome, 40.0, "WorkerSlow")[1]
     (cause,) = [event for event in outcome.events if "RunResumed" in event]
-    assert "b/cpu runs at 2 times its planned speed: the model is cut anew" in cause
+    assert "b/cpu runs at 2 times its predicted speed: the model is cut anew" in cause
 
 
 def test_the_model_is_cut_anew_for_speeds_for_a_twentieth_of_the_run_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

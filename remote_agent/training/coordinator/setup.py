@@ -319,6 +319,7 @@ def _begin(
         iterations=config.num_iterations,
         cause=journal.ended,
         notes=resuming.notes(found, config, state, len(request.devices)),
+        config=dataclasses.asdict(config),
     )
     return Resumption(step=found.step, state=state)
 

@@ -130,7 +130,7 @@ def test_it_says_what_changed() -> None:
     slowed = dataclasses.replace(hosts[1].devices[0].profile, speed=6.0)
     now = dataclasses.replace(FLEET, hosts=tuple(hosts)).now({"b/0": slowed})
     assert self_check.what_changed(FLEET, now) == (
-        "b/0 runs at 30% of its planned speed",
+        "b/0 runs at 30% of its predicted speed",
         "the link of c sends 1.18 MB/s, 11.8 before",
     )
     assert self_check.what_was_off(after(FLEET, 1.5, 1.5, STEPS)).endswith(

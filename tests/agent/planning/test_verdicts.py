@@ -218,4 +218,4 @@ def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
     ],
 )
 def test_a_changed_speed_is_told_in_percent_or_as_a_number_of_times(ratio: float, said: str) -> None:
-    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} planned speed"
+    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} predicted speed"

@@ -111,6 +111,6 @@ class PipelineCheck:
         return best if pays(now_s, best.seconds, steps_left, pause_s) else None
 
     def changes(self, names: Sequence[str]) -> list[str]:
-        """``b/cpu runs at 25% of its planned speed``, for each stage that changed; ``names`` are the workers'."""
+        """``b/cpu runs at 25% of its predicted speed``, for each stage that changed; ``names`` are the workers'."""
         said = zip(names, self.ratios, strict=True)
         return [pace(name, 1 / ratio) for name, ratio in said if abs(math.log(ratio)) >= FAR]

@@ -110,7 +110,7 @@ def test_a_worker_that_hangs_in_a_group_is_done_without(
     launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "if os.environ['TEST_HOST'] == 'b' and os.environ['N'] == '56' and not os.path.exists(FOLDER + '/hung'):"
+        "if os.environ['TEST_HOST'] == 'b' and os.environ['N'] == '150' and not os.path.exists(FOLDER + '/hung'):"
         " (pathlib.Path(FOLDER) / 'hung').touch(); time.sleep(600)"
     ).replace("FOLDER", repr(str(tmp_path)))
     source, settings = job(tmp_path, body), SETTINGS["allreduce"]

@@ -139,7 +139,7 @@ def test_a_device_that_was_slow_when_the_model_was_cut_gets_more_blocks_once_it_
         said += fast.became(before)
     assert said == [(slow, 1.0)]
     assert fast.is_open
-    assert fast.changes(NAMES) == [f"{NAMES[slow]} runs at 3 times its planned speed"]
+    assert fast.changes(NAMES) == [f"{NAMES[slow]} runs at 3 times its predicted speed"]
     assert _better(fast) == {"a": 4, "b": 4, "c": 4}
 
 
@@ -180,4 +180,4 @@ def test_where_no_cut_fits_by_what_is_known_the_present_one_stays() -> None:
 
 def test_what_is_said_names_the_devices_that_changed() -> None:
     slow = _after(_after(_check(), 30, 1, 1, 1), LASTING_STEPS, 1, 4, 1)
-    assert slow.changes(NAMES) == ["b/cpu runs at 25% of its planned speed"]
+    assert slow.changes(NAMES) == ["b/cpu runs at 25% of its predicted speed"]
