@@ -99,7 +99,8 @@ def ready(
         tell: called with the progress.
     """
     began = time.monotonic()
-    hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
+    names = dict.fromkeys(device.host for device in request.devices)
+    hosts = ", ".join(names)
     tell(f"starting workers on {hosts}")
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
@@ -153,7 +154,8 @@ def ready(
             measured = measured.moving(
                 flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)
             )
-            tell(f"devices are measured, now the links between {hosts}")
+            if len(names) > 1:
+                tell(f"devices are measured, now the links between {hosts}")
             before = profiles.read(request.profile)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
             plans = plans or not knows
