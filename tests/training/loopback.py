@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hetero_tui.fleet import authority
+from remote_agent import tls
+from remote_agent.host import layout
 from remote_agent.protocol import SIMULATED_SPEED
 from tests.training import workers
 
@@ -29,11 +32,14 @@ HEAD_ADDRESS = "127.0.0.2"
 
 
 @contextmanager
-def running(hosts: Sequence[str], *, cpus: int = 1, stub: Path | None = None) -> Iterator[Cluster]:
+def running(
+    hosts: Sequence[str], *, cpus: int = 1, stub: Path | None = None, encrypted: bool = False
+) -> Iterator[Cluster]:
     """A cluster with a node for each host, the head first; gone at the end.
 
     Hosts get the addresses 127.0.0.2, 127.0.0.3 and so on (Linux only: macOS has no such addresses). Each takes itself
-    to have so many ``cpus``. With the ``stub`` of :mod:`tests.training.workers` their workers start at once.
+    to have so many ``cpus``. With the ``stub`` of :mod:`tests.training.workers` their workers start at once. Clusters
+    that are ``encrypted`` use certificates, as the product's do; others are like a user's own.
     """
     folder = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
     token = folder / "token"
@@ -50,6 +56,11 @@ def running(hosts: Sequence[str], *, cpus: int = 1, stub: Path | None = None) ->
     }
     environment.pop("RAY_ADDRESS", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every process of the cluster would compile the engine
+    if encrypted:
+        bundle = layout.tls_path(folder)
+        own = [f"127.0.0.{number}" for number, _ in enumerate(hosts, start=2)]
+        bundle.write_text(authority.certificate(authority.create("test"), hosts[0], own))
+        environment |= tls.variables(bundle, encrypted=False)
     started = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}", cpus)
     if stub is not None:
         started.ray = workers.ray(stub)

@@ -19,6 +19,7 @@ from remote_agent.protocol import JOB_ARCHIVE, DeviceSpec, RunSpec, encode
 from remote_agent.runs import list_runs
 from remote_agent.training.checkpoint import checkpoint
 from tests.specs import node_spec
+from tests.training import loopback
 from tests.training.conftest import Launch, Run
 from tests.training.loopback import ROOT, Cluster
 
@@ -146,8 +147,13 @@ def test_script_trains_on_a_cluster_that_runs_and_uses_the_result(cluster: Clust
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_scripts_of_the_documents_find_the_cluster_and_its_devices(cluster: Cluster) -> None:
+def test_scripts_of_the_documents_find_the_cluster_and_its_devices() -> None:
     pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
+    with loopback.running("abc", encrypted=True) as cluster:
+        scripts_of_the_documents(cluster)
+
+
+def scripts_of_the_documents(cluster: Cluster) -> None:
     host, _, port = cluster.address.rpartition(":")
     (cluster.folder / "node.json").write_text(
         encode(replace(node_spec("a", "head"), node_address=host, head_address=host, gcs_port=int(port)))
