@@ -148,7 +148,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.Notice():
             return run, Level.WARNING, f"{event.host}, step {event.step:,}: {event.text}"
         case protocol.CheckpointSaved():
-            run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
+            if event.step >= run.checkpoint_step or len(event.hosts) < 2:  # else an earlier one was copied late
+                run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
             where = ", ".join(event.hosts) or event.host
             return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {where}"
         case protocol.CoordinatorLost():

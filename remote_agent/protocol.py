@@ -799,7 +799,8 @@ class CheckpointSaved(Event):
     """A whole checkpoint lies at ``path`` on ``host``; ``size`` in bytes.
 
     ``hosts`` are all that hold it whole, ``host`` the first of them. The event comes when ``host`` has it, and once
-    more whenever it has been copied to others since.
+    more whenever it has been copied to others since, which may be after the event of a later checkpoint. It comes once
+    where the copies are there first.
     """
 
     kind: ClassVar[str] = "checkpoint_saved"

@@ -165,6 +165,18 @@ def test_losses_are_thinned_once_they_are_too_many_and_steps_that_were_left_out_
     assert after(step(1, loss=None)).losses == ()
 
 
+def test_a_late_copy_of_a_checkpoint_is_not_the_newest_one() -> None:
+    def saved(step: int, *hosts: str) -> protocol.CheckpointSaved:
+        return protocol.CheckpointSaved(seq=5, time=1.0, step=step, path=f"step-{step}", host="a", hosts=("a", *hosts))
+
+    run = after(started(), saved(5), saved(10))
+    assert line(saved(5, "b"), run) == (Level.INFO, "checkpoint of step 5 saved on a, b")
+    late = after(saved(5, "b"), run=run)
+    assert (late.checkpoint, late.checkpoint_step) == ("step-10", 10)
+    again = after(saved(6), run=late)
+    assert (again.checkpoint, again.checkpoint_step) == ("step-6", 6), "the run went back, and made steps again"
+
+
 # --- Workers ---------------------------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from remote_agent import reopening
 from remote_agent.protocol import (
     FINAL_KINDS,
+    CheckpointSaved,
     Evaluated,
     Event,
     ProtocolError,
@@ -58,6 +60,7 @@ class Journal:
         self.closed = self.begun = False
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
+        self._holders = Holders()
         try:
             self._file = path.open("ab", buffering=0)
             found = reopening.reopen(path)
@@ -69,7 +72,7 @@ class Journal:
         self._next, self._whole = found.seq + 1, found.size
 
     def write(self, kind: type[Event], **fields: Any) -> None:
-        """Number, stamp and append one event.
+        """Number, stamp and append one event; one about a checkpoint names all its hosts (see :class:`Holders`).
 
         Raises:
             StorageError: it can't be written; a partly written line is removed.
@@ -80,6 +83,11 @@ class Journal:
     def _write(self, kind: type[Event], fields: dict[str, Any]) -> None:
         if self.closed:
             return
+        if kind is CheckpointSaved:
+            self._holders = self._holders.after(fields["step"], fields.get("hosts") or (fields["host"],))
+            if not self._holders.told:
+                return
+            fields = {**fields, "hosts": self._holders.told}
         event = kind(seq=self._next, time=time.time(), **fields)
         line = encode(event).encode() + b"\n"
         try:
@@ -100,6 +108,34 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holders:
+    """The hosts that hold the run's checkpoints, as its events say.
+
+    Two threads write these events, in any order: the loop asks only after a step for a checkpoint that became whole,
+    and by then :mod:`history` may have copied it, or still copies the one before.
+
+    Attributes:
+        saved: the last checkpoint that the loop told of, by its step.
+        copied: the last one of which was told that other hosts hold it, and ``hosts``, all of these.
+        told: the hosts that the event has to name; empty: it says nothing new.
+    """
+
+    saved: int = -1
+    copied: int = -1
+    hosts: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+
+    def after(self, step: int, hosts: tuple[str, ...]) -> Holders:
+        """With an event which says that ``hosts`` hold the checkpoint of ``step``; a single one: it was saved there."""
+        known = self.hosts if step == self.copied else ()
+        every = tuple(dict.fromkeys((*known, *hosts)))
+        if len(hosts) == 1:
+            was_copied_first = bool(known) and step != self.saved
+            return dataclasses.replace(self, saved=step, told=() if was_copied_first else every)
+        return dataclasses.replace(self, copied=step, hosts=every, told=() if every == known else every)
 
 
 def in_words(event: Event) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterable, Sequence
 
 from remote_agent.planning import shares, units
@@ -28,6 +29,7 @@ class ShareBalancer:
         self._session = session
         self._benched: dict[WorkerHandle, Benched] = {}
         self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a benched device, the cut
+        self._adapted_at = time.monotonic()
         self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
     @property
@@ -110,11 +112,8 @@ class ShareBalancer:
             if member not in session.members:
                 continue
             seen.add(member)
-            was_slow = member.track.slow
             member.observe(samples, seconds, rested=member in self._benched)
-            if member.track.slow is not was_slow:
-                factor = member.track.speed if member.track.slow else 1.0
-                session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
+        self._tell_slow(step)
         if not session.config.rebalance:
             return
         better = self._better_cut(step - self._cut_at)
@@ -130,6 +129,16 @@ class ShareBalancer:
                 self.announce(step, f"{tried.name} is still too slow to take part")
         elif self._benched:
             self._try_again(step)
+
+    def _tell_slow(self, step: int) -> None:
+        """Write which devices became slow, or are back, once that has lasted."""
+        now = time.monotonic()
+        passed_s, self._adapted_at = now - self._adapted_at, now
+        for member in self._session.members:
+            was_named, member.track = member.track.named, member.track.told(passed_s)
+            if member.track.named is not was_named:
+                factor = member.track.speed if member.track.named else 1.0
+                self._session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
 
     def _try_again(self, step: int) -> None:
         """After a step without some devices, give one of them a trial slice if it is time."""

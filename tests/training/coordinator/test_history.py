@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.protocol import CLUSTER_MARK, RunStarted
+from remote_agent.protocol import CLUSTER_MARK, CheckpointSaved, RunStarted
 from remote_agent.run_copy import RunCopy
 from remote_agent.runs import newest_checkpoint
 from remote_agent.training.coordinator import history
@@ -131,3 +131,53 @@ def test_the_user_is_told_when_nothing_is_copied_any_more(
         begin(journal)
         until(lambda: "notice" in journal.path.read_text())
     assert "this run is not copied to other hosts any more: KeyError: 'what nobody expects'" in journal.path.read_text()
+
+
+def say_saved(journal: Journal, step: int) -> None:
+    """As the loop does, after the step in which a checkpoint became whole."""
+    journal.write(CheckpointSaved, step=step, path="p", host="a", size=1, hosts=("a",))
+
+
+def holders(journal: Journal) -> list[tuple[int, list[str]]]:
+    """The step and the hosts of each event about a checkpoint."""
+    events = map(json.loads, journal.path.read_text().splitlines())
+    return [(event["step"], event["hosts"]) for event in events if event["kind"] == "checkpoint_saved"]
+
+
+def test_a_checkpoint_that_was_copied_within_the_step_is_told_once_with_all_hosts(
+    folder: Path, journal: Journal, other: Path
+) -> None:
+    with History("run", folder, "a", 3, journal):
+        begin(journal)
+        save(folder, 1)
+        until(lambda: holders(journal) == [(1, ["a", "b"])])
+        say_saved(journal, 1)
+    assert holders(journal) == [(1, ["a", "b"])]
+
+
+def test_a_checkpoint_is_told_again_once_it_was_copied(folder: Path, journal: Journal, other: Path) -> None:
+    begin(journal)
+    say_saved(journal, 1)
+    save(folder, 1)
+    with History("run", folder, "a", 3, journal):
+        until(lambda: len(holders(journal)) == 2)
+    assert holders(journal) == [(1, ["a"]), (1, ["a", "b"])]
+    say_saved(journal, 1)
+    assert holders(journal)[2:] == [(1, ["a", "b"])], "it was saved again, with another evaluation"
+
+
+def test_no_event_names_fewer_hosts_of_a_checkpoint_than_one_before(journal: Journal) -> None:
+    def copied(step: int, *hosts: str) -> None:
+        journal.write(CheckpointSaved, step=step, path="p", host="a", size=1, hosts=("a", *hosts))
+
+    say_saved(journal, 1)
+    copied(1, "b", "c")
+    copied(1, "b", "d")
+    copied(1, "b", "d")
+    say_saved(journal, 2)
+    copied(1, "e")
+    copied(3, "b")
+    say_saved(journal, 3)
+    say_saved(journal, 4)
+    told = [(step, " ".join(hosts)) for step, hosts in holders(journal)]
+    assert told == [(1, "a"), (1, "a b c"), (1, "a b c d"), (2, "a"), (1, "a b c d e"), (3, "a b"), (4, "a")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any, cast
@@ -38,8 +39,15 @@ def seat_on(host: str) -> Placement:
     )
 
 
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: Steps.clock_s)
+
+
 class Steps:
     """Steps of some workers, each issued before the one before has ended."""
+
+    clock_s = 0.0
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self._events = folder / "events.jsonl"
@@ -74,6 +82,7 @@ class Steps:
                 if each in self.members
             }
             self.made, self.seconds = self.made + 1, self.seconds + max(took.values())
+            Steps.clock_s += max(took.values())
             self.balancer.adapt(self.made, [(each, samples[each], took[each]) for each in took])
 
     def slow_down_for_a_while(self, steps: int) -> None:
@@ -111,6 +120,33 @@ def test_a_device_that_was_too_slow_to_take_part_gets_its_share_again_once_it_is
         "hub at 1.00",
         "the devices' speeds changed",
     ]
+
+
+def test_a_device_that_is_slow_and_fast_again_many_times_a_minute_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of 4 ms on a busy computer; what is told has lasted for seconds."""
+    monkeypatch.setitem(PROFILES, "desk", DeviceProfile(20_000, 0.001))
+    monkeypatch.delitem(PROFILES, "hub")
+    run = Steps(tmp_path)
+
+    def for_a_while(factor: float, seconds: float) -> None:
+        run.factors["desk"] = factor
+        ends = run.seconds + seconds
+        while run.seconds < ends:
+            run.make(1)
+
+    for _ in range(20):
+        for_a_while(1.0, 1.0)
+        for_a_while(7.0, 0.6)
+    assert run.told() == [], "no burst of another program is told"
+    for_a_while(1.0, 5.0)
+    for _ in range(20):
+        for_a_while(7.0, 2.0)
+        for_a_while(1.0, 0.6)
+    assert run.told() == ["desk at 0.14"]
+    for_a_while(1.0, 5.0)
+    assert run.told() == ["desk at 0.14", "desk at 1.00"]
 
 
 def test_a_weak_device_gets_its_share_again_though_it_adds_little(

@@ -73,6 +73,13 @@ SLOW_BELOW = 0.7
 BACK_ABOVE = 0.9
 """... until it is above this one again."""
 
+NAMED_S = 2.0
+"""Seconds of the run by which a device must have been slow for longer than not, until that is told; the same for back.
+A busy computer slows a device down for less than that, many times a minute, and nothing can be done about it."""
+
+SHORT_STEP_S = 0.05
+"""Where a step at the usual speed takes at least this, it is told at once: such steps are few, and each counts."""
+
 SETTLE_STEPS = 10
 """Steps until a device's usual speed beside the others (contention included) is known."""
 
@@ -92,6 +99,8 @@ class SpeedTrack:
         jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
         usual: the factor that it settled at; None in the first steps.
         slow: its speed fell well below the usual one, and was not back since.
+        named: it was told that it is slow, and not yet that it is back.
+        differs_s: seconds in which ``named`` was not true any more, less those in which it was again.
     """
 
     profile: DeviceProfile
@@ -102,6 +111,8 @@ class SpeedTrack:
     steps: int = 0
     usual: float | None = None
     slow: bool = False
+    named: bool = False
+    differs_s: float = 0.0
 
     @cached_property
     def factor(self) -> float:
@@ -160,6 +171,15 @@ class SpeedTrack:
         if self.slow or self.speed < SLOW_BELOW:
             return dataclasses.replace(self, slow=self.speed <= BACK_ABOVE)
         return dataclasses.replace(self, usual=self.usual * self.speed**-DRIFT)
+
+    def told(self, passed_s: float) -> SpeedTrack:
+        """With ``named`` as it is after a step of the run that took ``passed_s``; the device may have had no slice."""
+        if self.slow is self.named:
+            return dataclasses.replace(self, differs_s=max(0.0, self.differs_s - passed_s))
+        differs_s = self.differs_s + passed_s
+        if max(self.seconds, passed_s) * self.speed >= SHORT_STEP_S or differs_s >= NAMED_S:
+            return dataclasses.replace(self, named=self.slow, differs_s=0.0)
+        return dataclasses.replace(self, differs_s=differs_s)
 
     def without_limit(self) -> SpeedTrack:
         """The track of a device that takes slices of any size, those above its memory's limit in parts."""

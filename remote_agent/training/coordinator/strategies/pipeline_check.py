@@ -54,7 +54,8 @@ class PipelineCheck:
 
     def after(self, samples: int, computed_s: Sequence[float]) -> PipelineCheck:
         """With a further step, and the seconds that each stage computed in it."""
-        tracks = tuple(track.observe(samples, each) for track, each in zip(self.tracks, computed_s, strict=True))
+        seen = [track.observe(samples, each) for track, each in zip(self.tracks, computed_s, strict=True)]
+        tracks = tuple(track.told(max(computed_s)) for track in seen)  # a step takes no less than its slowest stage
         found = dataclasses.replace(self, tracks=tracks)
         if self.usual or any(track.usual is None for track in tracks):
             return found
@@ -88,8 +89,8 @@ class PipelineCheck:
         A device that was slow when the model was cut was not seen to become so.
         """
         for stage, (was, now) in enumerate(zip(before.tracks, self.tracks, strict=True)):
-            if now.slow is not was.slow:
-                yield stage, now.speed if now.slow else 1.0
+            if now.named is not was.named:
+                yield stage, now.speed if now.named else 1.0
             elif now.jumped and now.speed * SLOW_BELOW > 1:
                 yield stage, 1.0
 

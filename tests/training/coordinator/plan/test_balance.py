@@ -13,6 +13,7 @@ from remote_agent.planning.shares import split
 from remote_agent.training.coordinator.plan.balance import (
     GOES_ON,
     MAX_LASTING_STEPS,
+    NAMED_S,
     SETTLE_STEPS,
     STEPS_BETWEEN,
     SpeedTrack,
@@ -80,6 +81,35 @@ def test_a_burst_of_another_program_is_no_slowdown_where_steps_are_short() -> No
     track = observed(SpeedTrack(DeviceProfile(1000)), 10, 0.01, 100)
     assert not observed(track, 10, 0.02, 8).slow
     assert observed(track, 10, 0.02, 60).slow
+
+
+@pytest.mark.parametrize("step_s", [0.06, 0.2, 1.0])
+def test_a_device_that_does_four_tenths_is_named_within_five_steps_and_said_to_be_back_as_soon(step_s: float) -> None:
+    track = SpeedTrack(DeviceProfile(100 / step_s))
+    for _ in range(30):
+        track = track.observe(100, step_s).told(step_s)
+    for _ in range(5):
+        track = track.observe(100, 2.5 * step_s).told(2.5 * step_s)
+    assert track.named
+    for _ in range(5):
+        track = track.observe(100, step_s).told(step_s)
+    assert not track.named
+
+
+def test_where_steps_are_short_a_device_is_named_once_it_was_slow_for_seconds_and_said_to_be_back_likewise() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1000)), 10, 0.01, 100)
+    for pace, named in ((0.05, True), (0.01, False)):
+        last = track.named
+        seconds = 0.0
+        while track.named is last:
+            track = track.observe(10, pace).told(pace)
+            seconds += pace
+        assert track.named is named
+        assert NAMED_S < seconds < NAMED_S + 1
+    waiting = observed(track, 10, 0.05, 20)
+    for _ in range(round(NAMED_S / 0.05) + 1):
+        waiting = waiting.told(0.05)
+    assert waiting.named, "without a slice, too"
 
 
 def test_shares_rest_between_two_cuts() -> None:
