@@ -73,6 +73,7 @@ class Interrupts(MetaPathFinder):
         if name == "hetero_tui.cli_options":
             signal.raise_signal(signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
 sys.meta_path.insert(0, Interrupts())
 sys.argv = ["hetero-tui", "probe"]
 from hetero_tui.__main__ import main
