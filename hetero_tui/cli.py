@@ -225,9 +225,10 @@ async def down(
 ) -> int:
     """Stop all of ours on every machine, prove that nothing runs, and say which files are kept."""
     async with call.session(needs_hosts=False) as session:
-        count = len(session.inventory.hosts)
+        from hetero_tui.ui.format import plural
+
         if not yes and not commanding.asks(
-            f"Tear down {session.inventory.cluster} on {count} host{'' if count == 1 else 's'}"
+            f"Tear down {session.inventory.cluster} on {plural(len(session.inventory.hosts), 'host')}"
             f"{', environments too' if purge else ''}?"
         ):
             hint = "" if commanding.can_ask() else "a script has to pass --yes"

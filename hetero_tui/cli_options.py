@@ -77,22 +77,13 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
 
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inventory.", autocompletion=hosts)]
-Job = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A ready job (digits, text, hf-lm) or path/to/file.py:Name (no name: its only job).",
-        autocompletion=jobs,
-    ),
-]
-JobOrNone = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="JOB",
-        help="A ready job (digits, text, hf-lm) or path/to/file.py:Name (no name: its only job).",
-        autocompletion=jobs,
-    ),
-]
+_JOB = typer.Argument(
+    metavar="JOB",
+    help="A ready job (digits, text, hf-lm) or path/to/file.py:Name (no name: its only job).",
+    autocompletion=jobs,
+)
+Job = Annotated[str, _JOB]
+JobOrNone = Annotated[str | None, _JOB]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -52,6 +52,7 @@ def beside(place: Place) -> tuple[str, ...]:
 
 
 def _lives(folder: Path, name: str) -> bool:
+    """As ``processes.find_named``, without the mark: it names the folder as given, and here links are resolved."""
     record = processes.read_record(folder, name)
     process = process_table.find(record.pid) if record is not None else None
     return process is not None and record is not None and process.started == record.started
