@@ -131,20 +131,24 @@ def node_of(host: str, nodes: Sequence[Node]) -> Node:
 
 
 def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -> tuple[Placement, ...]:
-    """One seat for each device; CPU workers of a node share its CPU slots. Raises PlacementError."""
+    """One seat for each device; the workers of a node share its CPU slots. Raises PlacementError."""
     if not devices:
         raise PlacementError("the run has no device to train on", hint="name at least one device")
     on_cpu = Counter(spec.host for spec in devices if spec.device == "cpu")
+    on_gpu = Counter(spec.host for spec in devices if spec.device != "cpu")
     result = []
     for name, spec in zip(names(devices), devices, strict=True):
-        node = node_of(spec.host, nodes)
-        sharing = on_cpu[spec.host] if spec.device == "cpu" else 1
+        node, cpus, gpus_there = node_of(spec.host, nodes), on_cpu[spec.host], on_gpu[spec.host]
+        if spec.device == "cpu":
+            threads = (node.cpus - gpus_there) / cpus
+        else:
+            threads = 1 if cpus else node.cpus / gpus_there
         result.append(
             Placement(
                 worker=name,
                 spec=spec,
                 node=node,
-                threads=max(1, math.floor(node.cpus / sharing)),
+                threads=max(1, math.floor(threads)),
                 gpus=0 if spec.device == "cpu" else gpus,
             )
         )
@@ -152,22 +156,28 @@ def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -
 
 
 def without_sharing(seats: Sequence[Placement], machines: Sequence[tuple[str, int]]) -> tuple[Placement, ...]:
-    """The seats with as many threads as there are cores, where several CPU workers are on one computer. Pure.
+    """The seats with as many threads as there are cores, where several workers are on one computer. Pure.
 
-    Threads that have to wait for a core hold up all others of their group, which spin meanwhile.
+    Threads that have to wait for a core hold up all others of their group, which spin meanwhile. A GPU's worker keeps
+    one core busy: what waits for the GPU spins, too.
 
     Args:
         machines: for each, which computer it is on and how many cores that has.
     """
     wanted: Counter[str] = Counter()
+    gpus: Counter[str] = Counter()
     for seat, (machine, _) in zip(seats, machines, strict=True):
-        wanted[machine] += seat.threads if seat.spec.device == "cpu" else 0
-    return tuple(
-        dataclasses.replace(seat, threads=max(1, seat.threads * cores // wanted[machine]))
-        if wanted[machine] > cores and seat.spec.device == "cpu"
-        else seat
-        for seat, (machine, cores) in zip(seats, machines, strict=True)
-    )
+        on_cpu = seat.spec.device == "cpu"
+        wanted[machine] += seat.threads if on_cpu else 0
+        gpus[machine] += not on_cpu
+
+    def shared(seat: Placement, machine: str, cores: int) -> Placement:
+        there = cores - gpus[machine]
+        if seat.spec.device != "cpu" or wanted[machine] <= there:
+            return seat
+        return dataclasses.replace(seat, threads=max(1, seat.threads * there // wanted[machine]))
+
+    return tuple(shared(seat, *computer) for seat, computer in zip(seats, machines, strict=True))
 
 
 def names(devices: Sequence[DeviceSpec]) -> tuple[str, ...]:

@@ -41,8 +41,22 @@ def test_workers_on_one_computer_have_its_cores_together() -> None:
 
 def test_those_that_have_enough_cores_keep_their_threads() -> None:
     assert threads((seat("a", 4), "one", 8), (seat("b", 4), "one", 8)) == [4, 4]
-    gpu = (seat("a", 8, "cuda:0"), "one", 8)
-    assert threads(gpu, (seat("a", 8), "one", 8)) == [8, 8], "a GPU's worker computes on the GPU"
+    assert threads((seat("a", 4, "cuda:0"), "one", 8), (seat("a", 4), "one", 8)) == [4, 4]
+
+
+def test_a_gpus_worker_has_a_core_of_its_own_beside_cpu_workers() -> None:
+    gpus = [(seat(host, 1, f"cuda:{number}"), "one", 8) for host in "ab" for number in range(2)]
+    assert threads(*gpus, (seat("a", 6), "one", 8), (seat("b", 6), "one", 8)) == [1, 1, 1, 1, 2, 2]
+    assert threads((seat("a", 1, "cuda:0"), "one", 1), (seat("a", 1), "one", 1)) == [1, 1]
+    nodes = [Node(host="a", selector=("host", "a"), cpus=8, gpus=2)]
+
+    def seated(*devices: str) -> list[int]:
+        return [each.threads for each in seats([DeviceSpec(host="a", device=name, name="") for name in devices], nodes)]
+
+    assert seated("cuda:0", "cpu") == [1, 7]
+    assert seated("cuda:0", "cuda:1", "cpu") == [1, 1, 6]
+    assert seated("cuda:0", "cuda:1") == [4, 4]
+    assert seated("cuda:0") == seated("cpu") == [8]
 
 
 def test_words_have_the_same_hashes_in_all_actors_on_anyones_cluster() -> None:
