@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from remote_agent.planning import self_check
-from remote_agent.planning.self_check import FIRST_STEPS, Seen, SelfCheck
+from remote_agent.planning.self_check import Seen, SelfCheck
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import EXACT, Prediction
 from remote_agent.strategies import spec_of
@@ -37,7 +37,7 @@ CERTAIN_STEPS = 6
 """Of fewer their spread says nothing."""
 
 LEAST_STEPS = 3
-"""With fewer steps the result is not used. If steps take so long, the correction is small anyway."""
+"""A step that is predicted to leave time for fewer is not tried. If steps take so long, the correction is small."""
 
 SKIPPED = 2
 """First steps that are not used, since a gradient is streamed only from the second slice on."""
@@ -49,6 +49,11 @@ def to_try(config: TrainingConfig, survey: Survey) -> Prediction | None:
         return None
     found = surveying.predicted(config, survey)
     return None if found is None or (SKIPPED + LEAST_STEPS) * found.seconds > TRIAL_S else found
+
+
+def used(made: Sequence[Seen]) -> Sequence[Seen]:
+    """The steps that count: where they take so much longer than predicted that there are few, even the first ones."""
+    return made[SKIPPED:] or made
 
 
 def is_certain(seconds: Sequence[float]) -> bool:
@@ -77,17 +82,18 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
     predicted = to_try(session.config, survey)
     if predicted is None:
         return survey
-    check = SelfCheck(predicted=predicted, passed=FIRST_STEPS - SKIPPED)
+    made: list[Seen] = []
     tell(f"trying steps of {way.strategy} with all of them")
     deadline = time.monotonic() + TRIAL_S
     session = dataclasses.replace(session, stopping=lambda: time.monotonic() > deadline)
     try:
         for report in spec_of(way.strategy).strategy()().steps(session):
-            if report.samples == check.predicted.samples and report.workers:  # an epoch's last one may be shorter
+            if report.samples == predicted.samples and report.workers:  # an epoch's last one may be shorter
                 computing = max(worker.compute_s for worker in report.workers)
-                check = check.after(Seen(seconds=report.seconds, compute_s=computing))
-            if len(check.seen) >= STEPS or is_certain([step.seconds for step in check.seen]):
+                made.append(Seen(seconds=report.seconds, compute_s=computing))
+            if len(made) >= SKIPPED + STEPS or is_certain([step.seconds for step in made[SKIPPED:]]):
                 break
     except TrainingError as error:  # such as machines that only one of the ways can't use together
         LOG.info("no steps were tried: %s", error)
-    return self_check.corrected(survey, way, check.median)[0] if len(check.seen) >= LEAST_STEPS else survey
+    found = SelfCheck(predicted=predicted, seen=tuple(used(made)))
+    return self_check.corrected(survey, way, found.median)[0] if found.seen else survey

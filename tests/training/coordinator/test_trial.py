@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from remote_agent.planning.self_check import Seen
 from remote_agent.planning.survey import Survey
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.trial import CERTAIN_STEPS, is_certain, to_try
+from remote_agent.training.coordinator.trial import CERTAIN_STEPS, SKIPPED, is_certain, to_try, used
 from remote_agent.training.deadlines import TRIAL_S
 from tests.agent.planning.fleets import host, survey
 
@@ -35,3 +36,11 @@ def test_only_short_steps_of_exact_ways_that_fit_are_tried() -> None:
     assert to_try(config, _fleet(20 / TRIAL_S)) is None, "they take too long"
     assert to_try(dataclasses.replace(config, strategy="local_sgd"), _fleet(1000.0)) is None
     assert to_try(dataclasses.replace(config, batch_size=20), survey([host("a", 1.0, max_batch=2)], batch=20)) is None
+
+
+def test_steps_that_take_far_longer_than_predicted_count_though_they_are_few() -> None:
+    made = [Seen(seconds=seconds, compute_s=seconds) for seconds in (3.0, 2.0, 1.0, 1.5)]
+    assert used(made) == made[SKIPPED:]
+    assert used(made[: SKIPPED + 1]) == made[SKIPPED : SKIPPED + 1]
+    assert used(made[:SKIPPED]) == made[:SKIPPED]
+    assert not used([])
