@@ -74,14 +74,15 @@ def workloads() -> tuple[Workload, ...]:
     """The three of the table."""
     torch.manual_seed(1)
     layers = nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, CLASSES)
-    return (
-        Workload("perceptron", lambda: nn.Sequential(*layers), torch.randn(256, 784), torch.randint(CLASSES, (256,))),
-        *(
-            Workload(f"transformer of {width}", lambda made=(width, depth, length): Transformer(*made), ids, ids)
-            for width, depth, count, length in ((512, 5, 32, 256), (768, 10, 32, 512))
-            for ids in (torch.randint(VOCABULARY, (count, length)),)
-        ),
+    images = Workload(
+        "perceptron", lambda: nn.Sequential(*layers), torch.randn(256, 784), torch.randint(CLASSES, (256,))
     )
+
+    def text(width: int, depth: int, length: int) -> Workload:
+        ids = torch.randint(VOCABULARY, (32, length))
+        return Workload(f"transformer of {width}", lambda: Transformer(width, depth, length), ids, ids)
+
+    return images, text(512, 5, 256), text(768, 10, 512)
 
 
 def seconds(call: Callable[[], object], wait: Callable[[], None], calls: int) -> float:
@@ -116,7 +117,7 @@ def slices(
             each.grad = None
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
             found = loss(model, batch)
-        found.backward()
+        found.backward()  # type: ignore[no-untyped-call]
 
     whole = Slice.whole(np.arange(count))
     found = turns((lambda: ours(1, whole), plain), wait, rounds)
@@ -125,6 +126,16 @@ def slices(
     size = sum(each.numel() for each in parameters) / 1e6
     about = f"{load.name}, {size:.1f}M, {tuple(load.inputs.shape)}, {dtype or torch.float32}"
     return f"{about}: {own * 1e3:.2f} ms, {times:.2f}x"
+
+
+def both_ways(layer: nn.Module, x: Tensor) -> None:
+    """Forward and backward of a layer."""
+    layer(x).sum().backward()
+
+
+def brought(encoded: Callable[[], Tensor]) -> Tensor:
+    """What was encoded, on the CPU."""
+    return encoded().cpu()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,12 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     layer = Nf4Linear(nn.Linear(4096, 4096, bias=False)).to(device)
     for rows in (1, 64, 4096):
         x = torch.randn(rows, 4096, device=device, requires_grad=True)
-        times = turns((lambda x=x: layer(x).sum().backward(),), wait, options.rounds)
+        times = turns((functools.partial(both_ways, layer, x),), wait, options.rounds)
         print(f"four-bit layer, {rows} rows: {statistics.median(each[0] for each in times) * 1e3:.2f} ms", flush=True)
     values = torch.randn(NUMBERS, device=device)
     for name in codecs.CODECS:
         encoded = functools.partial(codecs.create(name).encode, values)
-        times = turns((encoded, lambda encoded=encoded: encoded().cpu()), wait, options.rounds)
+        times = turns((encoded, functools.partial(brought, encoded)), wait, options.rounds)
         encode, bring = (statistics.median(each[way] for each in times) * 1e3 for way in (0, 1))
         print(f"codec {name}: encoded in {encode:.2f} ms, with the way to the CPU {bring:.2f} ms", flush=True)
     return 0
