@@ -627,7 +627,7 @@ def many() -> Iterator[None]:
 
     A second one would have nothing to do, and spin: it more than doubles the processor time.
     """
-    usual, threads = gc.get_threshold(), torch.get_num_threads()
+    usual, threads, is_frozen = gc.get_threshold(), torch.get_num_threads(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
@@ -637,7 +637,8 @@ def many() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         gc.set_threshold(*usual)
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str | Way = "allreduce") -> Outcome:
