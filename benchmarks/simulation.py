@@ -32,7 +32,6 @@ import torch
 from tests.simulation.planted import BUGS, MANY
 from tests.simulation.world import WAYS, Outcome, many, shrunk, simulate
 
-
 CHUNK, CHUNKS = 5, 20
 """Schedules that a process gets at once, and how often, until another one takes its place."""
 
