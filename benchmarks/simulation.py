@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import gc
 import logging
 import multiprocessing
@@ -112,8 +111,7 @@ def _planted(first: int, name: str) -> tuple[str, int | None]:
 
 def _one(wanted: tuple[int, str]) -> Outcome:
     seed, way = wanted
-    outcome = simulate(seed, None, way)
-    return outcome if outcome.wrong else dataclasses.replace(outcome, events=())
+    return simulate(seed, None, way, tells=False)
 
 
 def _tell(outcome: Outcome) -> None:

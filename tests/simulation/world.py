@@ -641,8 +641,10 @@ def many() -> Iterator[None]:
             gc.unfreeze()
 
 
-def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str | Way = "allreduce") -> Outcome:
-    """One schedule, checked."""
+def simulate(
+    seed: int, faults: Sequence[Fault] | None = None, way: str | Way = "allreduce", *, tells: bool = True
+) -> Outcome:
+    """One schedule, checked; ``tells`` its events in words."""
     if isinstance(way, str):
         way = AUTO if way == AUTO.name else WAYS[way]
     world = World(seed, way, faults)
@@ -657,7 +659,8 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str | Way = 
             wrong = f"{type(error).__name__}: {error}"
         finally:
             world.kernel.close()
-    said = tuple(f"{at:8.3f} {kind} {fields}".replace(str(world.folder), "") for at, kind, fields in world.events)
+    events = world.events if tells else ()
+    said = tuple(f"{at:8.3f} {kind} {fields}".replace(str(world.folder), "") for at, kind, fields in events)
     return Outcome(seed, way.name, world.faults, wrong, world.steps, world.longest_s, said)
 
 
