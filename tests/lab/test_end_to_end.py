@@ -305,6 +305,7 @@ def test_what_the_documents_show_for_a_run_that_goes_on_works_as_it_stands_there
         assert metrics.stdout is not None
         address, seen = metrics.stdout.readline().strip(), ""
         while f'hetero_tui_run_step{{run="{run}"' not in seen:
+            time.sleep(0.2)
             seen = typed(fleet, f"curl -sf {address}")
             assert metrics.poll() is None, seen
         assert web.stdout is not None
