@@ -33,8 +33,9 @@ IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[
 # Where it is set, every process of the tests would compile the product and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Lint takes one core, and tests wait more than they compute. What lint says is printed once it ends.
-beside_lint = { said=$$($(MAKE) --no-print-directory lint 2>&1); code=$$?; echo; echo "$$said"; exit $$code; } & lint=$$!; \
+# Lint takes one core, and tests wait more than they compute: it gets what they leave (`nice`), where they take minutes.
+# What it says is printed once it ends.
+beside_lint = { said=$$($(2) $(MAKE) --no-print-directory lint 2>&1); code=$$?; echo; echo "$$said"; exit $$code; } & lint=$$!; \
 	$(1); tests=$$?; wait $$lint || { echo "lint failed: see above" >&2; exit 1; }; exit $$tests
 
 .PHONY: help demo check test test-all lint format clean
@@ -54,11 +55,11 @@ demo: .venv/for-use
 
 test: .venv/for-development
 	@echo "== pytest, without what is long, and lint beside it"
-	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 -m "not long" $(PYTEST_ARGS))
+	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 -m "not long" $(PYTEST_ARGS),nice)
 
 test-all: .venv/for-development
 	@echo "== pytest, and lint beside it"
-	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 $(PYTEST_ARGS))
+	@$(call beside_lint,$(RUN)/python -m pytest $(IN_LANES) --durations=15 $(PYTEST_ARGS),nice)
 
 check: .venv/for-development
 	@echo "== pytest, without Ray and without hosts, and lint beside it"

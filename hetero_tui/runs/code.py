@@ -17,7 +17,7 @@ import zipfile
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
@@ -138,9 +138,9 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
 
 
 def parsed(file: Path, path: str) -> ast.Module:
-    """The syntax tree of ``file``, which the user calls ``path``; raises OrderError."""
+    """The syntax tree of ``file``, which the user calls ``path`` (nobody changes it); raises OrderError."""
     try:
-        return ast.parse(file.read_bytes(), filename=path)
+        return _parsed(file.read_bytes(), path)
     except OSError as error:
         raise OrderError((f"can't read {path}: {error.strerror}",)) from error
     except SyntaxError as error:
@@ -152,6 +152,12 @@ def parsed(file: Path, path: str) -> ast.Module:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise OrderError((f"{path} is not Python: {error}",)) from error
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: bytes, path: str) -> ast.Module:
+    """Kept, since the train form reads a job's file at each key that is typed."""
+    return ast.parse(text, filename=path)
 
 
 class _Refused(Exception):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from remote_agent.job_settings import ANY, OwnSetting, described, written
@@ -243,8 +244,9 @@ def _default(value: ast.expr | None) -> str:
         return ast.unparse(value)
 
 
+@lru_cache(maxsize=16)
 def outline(tree: ast.Module) -> Outline:
-    """The outline of a parsed file."""
+    """The outline of a parsed file; kept as long as the tree is."""
     values: dict[str, ast.AST | None] = {}
     guarded: dict[str, int] = {}
     for statement, runs in _statements(tree.body):

@@ -39,8 +39,11 @@ def possible() -> None:
 
 @pytest.fixture(scope="module")
 def fleet(possible: None) -> Iterator[Lab]:
-    """Three hosts of simulated speeds 1 : 0.5 : 0.25 on 1 Gbit/s."""
-    speeds = {"mercer": 1.0, "crosby": 0.5, "nas": 0.25}
+    """Three hosts of simulated speeds 4 : 2 : 1 on 1 Gbit/s.
+
+    They are slow, so that a run that goes on beside commands leaves these, and other tests, most of two cores.
+    """
+    speeds = {"mercer": 0.4, "crosby": 0.2, "nas": 0.1}
     specs = [HostSpec(name=name, simulated_speed=speed, cpus=1) for name, speed in speeds.items()]
     with Lab(specs, rate_mbit=1000) as lab:
         yield lab

@@ -54,7 +54,7 @@ LEAST_BYTES = 50e6
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
     with Lab(
-        [HostSpec(name=name, simulated_speed=0.3, cpus=1) for name in (*NAMES, "stranger")], rate_mbit=1000
+        [HostSpec(name=name, simulated_speed=0.1, cpus=1) for name in (*NAMES, "stranger")], rate_mbit=1000
     ) as lab:
         (lab.laptop.home / "planted.py").write_text(JOB)
         yield lab

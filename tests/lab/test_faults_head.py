@@ -30,7 +30,7 @@ NAMES = ("mercer", "crosby", "nas")
 
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
-    with Lab([HostSpec(name=name, simulated_speed=0.5, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
+    with Lab([HostSpec(name=name, simulated_speed=0.15, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
         yield lab
 
 

@@ -30,7 +30,7 @@ NAMES = ("mercer", "crosby", "nas")
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
     needs_wireguard()
-    with Lab([HostSpec(name=name, simulated_speed=0.3, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
+    with Lab([HostSpec(name=name, simulated_speed=0.1, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
         (lab.laptop.home / "planted.py").write_text(JOB)
         yield lab
 

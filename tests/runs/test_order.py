@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.order import parse_job, parse_settings, read_changes, read_order, refuse_shards
+from hetero_tui.runs.order import chosen_by, parse_job, parse_settings, read_changes, read_order, refuse_shards
 from hetero_tui.runs.outline import outline
 from hetero_tui.runs.sweep import read_sweep
 
@@ -50,6 +50,20 @@ def test_a_ready_job_is_its_name() -> None:
 def test_a_job_of_the_users_is_a_file_and_a_name(file: Path) -> None:
     job = parse_job(f"{file}:job")
     assert (job.reference, job.slug, job.file) == ("My Model.py:job", "my-model", file)
+
+
+def test_a_file_is_looked_through_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The train form asks at each key that is typed."""
+    file, walked, walk = tmp_path / "my_job.py", list[ast.AST](), ast.walk
+    text = "from remote_agent.training import DistributedTrainer, TrainingConfig\n"
+    text += "job = DistributedTrainer(model_factory=None, data_loader=[], config=TrainingConfig(batch_size=8))\n"
+    monkeypatch.setattr(ast, "walk", lambda tree: (walked.append(tree), walk(tree))[1])
+    walks = []
+    for size in (8, 8, 9, 9):
+        file.write_text(text.replace("8", str(size)))
+        assert chosen_by(parse_job(f"{file}:job"))["batch_size"] == size
+        walks.append(sum(isinstance(tree, ast.Module) for tree in walked))
+    assert 0 < walks[0] == walks[1] < walks[2] == walks[3]
 
 
 @pytest.mark.parametrize("name", ["job", "whole", "Whole", "Unknown"])

@@ -420,7 +420,8 @@ class SimulatedActor:
             value, error = getattr(self._hosted, method)(*given), None
         except Killed:
             raise
-        except Exception as raised:  # noqa: BLE001 - as Ray tells it
+        except Exception as raised:  # noqa: BLE001 - as Ray tells it; actors of the product answer with what went wrong
+            self._kernel.errors.append(f"the call {method!r} of {self.key} ended with {raised!r}")
             value, error = None, exceptions.RayTaskError(method, str(raised), raised, ip=self.host.name)
         self.host.message(lambda: promise.set(value, error), out=True)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
+import pickle
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +23,10 @@ from torch import nn
 
 from remote_agent.models.blocks import blocks_of
 from remote_agent.models.seams import trace
-from remote_agent.planning import sharding
+from remote_agent.planning import choice, cuts, sharding
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.device_profile import DeviceProfile
-from remote_agent.planning.sharding import Decision, Site, Traffic
+from remote_agent.planning.survey import Survey
 from remote_agent.protocol import FINAL_KINDS, RunCommand, Step
 from remote_agent.strategies import SPECS, spec_of
 from remote_agent.training import job
@@ -67,6 +69,9 @@ OPEN_S = (0.3, 2.0)
 """A new process's start."""
 
 PROFILE = DeviceProfile(1 / SAMPLE_S, STEP_S)
+
+DECISIONS = ((sharding, "decide"), (choice, "choose"), (cuts, "cut"))
+"""Of the planner, which are pure: else it decides in a tenth of the processor time what it decided before."""
 
 
 class Compute:
@@ -224,7 +229,7 @@ class HostedServer(ParameterServer):
     """The real one, opened without files."""
 
     def __init__(self, host: Host, factory: Any) -> None:
-        self._host, self._factory, self._orphan = host, factory, None
+        self._host, self._factory, self._watchdog = host, factory, None
 
     def warm_up(self, blob: bytes) -> None:
         del blob
@@ -301,12 +306,22 @@ def surveyed(
     return tuple(LinkRates(up=rate, down=rate, memory=1 << 34, reachable=True) for rate in rates)
 
 
-_decide = functools.cache(sharding.decide)
+def remembered(decide: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``decide``, which has the same few questions to answer in all schedules."""
+    known: dict[bytes, Any] = {}
+
+    def answer(*given: Any, **named: Any) -> Any:
+        # When something was measured decides nothing.
+        same = [dataclasses.replace(each, time=0.0) if isinstance(each, Survey) else each for each in given]
+        question = pickle.dumps((same, named))
+        if question not in known:
+            known[question] = decide(*given, **named)
+        return known[question]
+
+    return answer
 
 
-def decided(sites: Sequence[Site], traffic: Traffic, count: int = 0) -> Decision:
-    """As ``sharding.decide``, which is pure, and has the same few questions to answer in all schedules."""
-    return _decide(tuple(sites), traffic, count)
+PURE = [(module, name, remembered(getattr(module, name))) for module, name in DECISIONS]
 
 
 def hosted(factory: Any) -> Callable[..., Any]:
@@ -363,7 +378,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (joining, "measure", measured),
         (siting, "survey", links),
         (link_speed, "survey", links),
-        (sharding, "decide", decided),
+        *PURE,
         (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_call_here", lambda _: None),
         (rollback, "psutil", memory),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC
@@ -16,18 +14,12 @@ import pytest
 
 from hetero_tui.state import State
 from hetero_tui.ui.app import HeteroApp
+from tests.ui import scenarios
 
 
-@pytest.fixture(scope="session")
-def scenarios() -> ModuleType:
-    name = "hetero_tui_ui_scenarios"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("scenarios.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="session", name="scenarios")
+def _scenarios() -> ModuleType:
+    return scenarios
 
 
 @pytest.fixture

@@ -1,8 +1,12 @@
-"""States to look at, made by folding real events; one clock for all of them."""
+"""States to look at, made by folding real events; one clock for all of them.
+
+A state never changes: those that many tests begin with are made once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,6 +118,7 @@ def fresh() -> State:
     return initial("rc-lab", FLEET)
 
 
+@functools.cache
 def probed(now: float = NOW) -> State:
     """All four looked at: one is not fit, one shows a new key."""
     found = fleet_facts()
@@ -249,6 +254,7 @@ def _worker_step(host: str, samples: int, seconds: float, step: int) -> p.Worker
     )
 
 
+@functools.cache
 def up(now: float = NOW) -> State:
     """The cluster is up on all four."""
     happened: list[ev.Event] = [ev.ClusterChanged(time=now - 340, state=ClusterState.STARTING, head="mercer")]
@@ -260,6 +266,7 @@ def up(now: float = NOW) -> State:
     return fold(fresh(), happened)
 
 
+@functools.cache
 def training(now: float = NOW, iterations: int = 5000) -> State:
     """Four mixed machines train: one is slow, one has been unreachable for two minutes."""
     run = run_events(ended=now, iterations=iterations)
@@ -509,6 +516,7 @@ def logged(host: str = "") -> list[LoggedLine]:
     return [line for line in lines if host in ("", line.host)]
 
 
+@functools.cache
 def many(count: int = 50, now: float = NOW) -> State:
     """A large fleet, all up."""
     names = tuple((f"node-{index:02}", f"10.0.0.{index}") for index in range(1, count + 1))

@@ -114,13 +114,13 @@ class Heartbeat:
 
     def _ask(self) -> None:
         with self._lock:
-            watched = list(self._beats)
-        for actor in watched:
-            if actor not in self._asked and not self.of(actor).ended:
+            watched = dict(self._beats)
+        for actor, beat in watched.items():
+            if actor not in self._asked and not beat.ended:
                 self._asked[actor] = (time.monotonic(), actor.call_in(PING, "ping"))
         for actor in [actor for actor in self._asked if actor not in watched]:
             del self._asked[actor]
-        self._waits = {actor: self._waits.get(actor, deque(maxlen=MAX_WAITS)) for actor in watched}
+        self._waits = {actor: self._waits.get(actor) or deque(maxlen=MAX_WAITS) for actor in watched}
 
     def _hear(self, began: float) -> None:
         asked = list(self._asked.items())
