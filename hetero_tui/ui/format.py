@@ -10,6 +10,7 @@ import re
 from datetime import datetime, tzinfo
 
 from hetero_tui.text import duration as precise
+from hetero_tui.text import loss_figure as loss
 from remote_agent.goals import shown
 from remote_agent.wording import number
 from remote_agent.wording import share as part
@@ -119,18 +120,6 @@ def percent(fraction: float | None) -> str:
 def share(fraction: float) -> str:
     """A part of a whole in four characters, right-aligned: ``' 41%'``, ``' <1%'``, and ``'100%'`` only of all of it."""
     return f"{part(fraction):>4}"
-
-
-def loss(value: float | None) -> str:
-    """A loss with enough digits to see it move: ``4.803``, ``0.0412``, ``1.2e-05``."""
-    if value is None:
-        return UNKNOWN
-    magnitude = abs(value)
-    if magnitude >= 1000 or 0 < magnitude < 0.0001:
-        return f"{value:.1e}"
-    if magnitude >= 100:
-        return f"{value:.1f}"
-    return f"{value:.4f}" if magnitude < 0.1 else f"{value:.3f}"
 
 
 def figure(name: str, value: float) -> str:
