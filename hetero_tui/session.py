@@ -261,7 +261,7 @@ class Session(Following):
 
         Raises as :meth:`drain` does.
         """
-        self._refuse_unknown(host, step="bring back")
+        self._refuse_unknown(host, step="undrain")
         with self._working("bringing back"):
             fleet = self._fleet
             if host not in fleet.facts or host not in fleet.members:

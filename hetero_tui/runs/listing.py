@@ -105,7 +105,7 @@ def find_among(
     if run is not None and (close := nearest(run, known)):
         cause += f"; did you mean {close!r}?"
     cause, hint = with_silent(cause, f"runs: {', '.join(known)}" if known else START, failed)
-    raise RunError(cause, step="find run", hint=hint)
+    raise RunError(cause, hint=hint)
 
 
 def with_silent(cause: str, hint: str, failed: Sequence[HostError]) -> tuple[str, str]:

@@ -10,7 +10,6 @@ import re
 from datetime import datetime, tzinfo
 
 from hetero_tui.text import duration as precise
-from hetero_tui.text import loss_figure as loss
 from remote_agent.goals import shown
 from remote_agent.wording import number
 from remote_agent.wording import share as part

@@ -23,8 +23,8 @@ from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
 from hetero_tui.ui.cells import host_line, state_words
 from hetero_tui.ui.columns import choose
 from hetero_tui.ui.details import details_lines, wrapped
-from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.draw.tables import table_line
+from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import ending, header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK

@@ -87,7 +87,7 @@ class FaultsTable(Table):
 
 
 def _columns(faults: Sequence[Fault]) -> list[Col]:
-    """The columns; hosts with short names leave their room to what happened, and that what it needs not to what was done."""
+    """The columns; what short names of hosts and what happened do not need is for what was done."""
     longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
     host = replace(_HOST, width=min(longest, _HOST.width))
     what = replace(
