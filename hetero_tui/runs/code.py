@@ -17,7 +17,7 @@ import zipfile
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
@@ -137,10 +137,13 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
     return Code(files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
 
 
+_tree = lru_cache(maxsize=16)(ast.parse)  # a job's file is looked at for several reasons
+
+
 def parsed(file: Path, path: str) -> ast.Module:
     """The syntax tree of ``file``, which the user calls ``path``; raises OrderError."""
     try:
-        return ast.parse(file.read_bytes(), filename=path)
+        return _tree(file.read_bytes(), path)
     except OSError as error:
         raise OrderError((f"can't read {path}: {error.strerror}",)) from error
     except SyntaxError as error:

@@ -64,7 +64,7 @@ class TrainingResult:
         if not best:
             return self._with(self.state_dict)
         if self.best is None:
-            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best='val_loss'")
+            raise checkpoint.none_is_best()
         return self._with(checkpoint.load(self.best))
 
     def ema_model(self) -> nn.Module:

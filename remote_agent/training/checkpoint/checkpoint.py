@@ -90,7 +90,7 @@ class Checkpoint:
             JobError: none was kept, or it is not on this host.
         """
         if not self.config.get("keep_best"):
-            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
+            raise none_is_best()
         found = self.goal.best(self.watched)
         if found is None:
             raise JobError("no evaluation has given a number so far, so no checkpoint is the best one")
@@ -123,6 +123,11 @@ class Checkpoint:
             return optimizer_state.unpack(load(self.optimizer), self.missing)
         except NotPortable as error:
             raise JobError(f"{self.optimizer.name} can't be read: {error}", hint=_HINT) from error
+
+
+def none_is_best() -> JobError:
+    """The error where the best weights are asked for and none were kept."""
+    return JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
 
 
 def portable_state(model: nn.Module) -> dict[str, Tensor]:
