@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from remote_agent.errors import no_average, none_is_best
 from remote_agent.goals import Goal, Watched
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
@@ -110,7 +111,7 @@ class Checkpoint:
         remembered = self.training_state().optimizer
         averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
         if not averages:
-            raise JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")
+            raise no_average()
         parameters = dict(model.named_parameters())
         for name, average in averages.items():
             parameters[name].copy_(average)
@@ -123,11 +124,6 @@ class Checkpoint:
             return optimizer_state.unpack(load(self.optimizer), self.missing)
         except NotPortable as error:
             raise JobError(f"{self.optimizer.name} can't be read: {error}", hint=_HINT) from error
-
-
-def none_is_best() -> JobError:
-    """The error where the best weights are asked for and none were kept."""
-    return JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
 
 
 def portable_state(model: nn.Module) -> dict[str, Tensor]:
