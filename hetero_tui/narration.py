@@ -144,6 +144,8 @@ class Narrator:
         new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
             self._said = line.number
+            if line.count > 1 and line.level is Level.INFO:
+                continue  # the same as in one of the lines just before
             if line.is_data and self._beside_data and (sys.stdout.isatty() or _is_one_stream()):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))

@@ -47,6 +47,24 @@ def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.Captu
     assert "the demo's checkpoints are removed with it\n" in said
 
 
+def test_what_comes_again_and_again_is_said_once_unless_it_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator(Output(plain=True))
+    state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+    for number in range(1, 5):
+        replanned = protocol.Replanned(
+            seq=2 * number - 1, time=float(number), step=number, reason=f"a step takes {number} s", predicted_step_s=1.0
+        )
+        slow = protocol.WorkerSlow(
+            seq=2 * number, time=float(number), worker="a/cpu", host="a", step=number, factor=0.5
+        )
+        for event in (replanned, slow):
+            state = apply(state, events.RunProgressed(run="text-1", event=event))
+            narrator(state)
+    said = capsys.readouterr().err
+    assert said.count("a step takes") == 1
+    assert said.count("a slowed to") == 4
+
+
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_an_evaluation_and_the_end_are_printed_once_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on_terminal: bool
