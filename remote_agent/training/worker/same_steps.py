@@ -82,9 +82,10 @@ class SameSteps:
             raise JobError(
                 f"step {step:,}: the optimizer's step made other weights on each worker, of the same gradients: it"
                 " depends on something that each worker has of its own (activations that a hook keeps? what loss left"
-                " in an attribute? a generator of its own? the clock?)",
+                " in an attribute? a generator of its own? the clock? random numbers that a GPU draws?)",
                 hint="let the step depend on gradients, weights and the optimizer's own state alone, and draw from"
-                " torch's global generator, which is seeded for each step; what it needs from the batch belongs into a"
+                " torch's global generator, which is seeded for each step, on the CPU (`torch.randn(p.shape).to(p)`):"
+                " devices of other kinds draw other numbers of the same seed; what it needs from the batch belongs into a"
                 " buffer of the model, which is the same on all workers",
             )
 
