@@ -26,7 +26,7 @@ from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
-from hetero_tui.runs.before_start import archive_of, refuse_early, refuse_for
+from hetero_tui.runs.before_start import archive_of, needed_by_head, refuse_early, refuse_for
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
@@ -181,7 +181,7 @@ class Session(Following):
                 refuse_for(order, self.inventory.hosts)
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
-            await self._look(sources, order.job.requirements, asks)
+            await self._look(sources, order.job.requirements, asks, needed_by_head(order))
             await refuse_early(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()

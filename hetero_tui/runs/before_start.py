@@ -48,6 +48,12 @@ def refuse_for(order: Order, hosts: Sequence[Host]) -> None:
         raise OrderError((placed(cause, order.settings, order.job),), hint=hint)
 
 
+def needed_by_head(order: Order) -> tuple[str, ...]:
+    """Packages that the run's settings need on its head, beside the job's own requirements."""
+    log_to = fields.values_of(order.settings, rest_of(order.job, order.code)).get("log_to")
+    return ("tensorboard",) if log_to == "tensorboard" else ()
+
+
 async def refuse_early(fleet: LiveFleet, order: Order) -> None:
     """Refuse what would end a run in its first seconds, by the hosts' last probe.
 
