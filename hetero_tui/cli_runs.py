@@ -225,6 +225,10 @@ async def export(
         output.complain(f"hetero-tui: export: --weights {weights} has no meaning for --format {form} -> {forms}")
         return USAGE
 
+    if path is not None and form in protocol.WEIGHTS:
+        from hetero_tui.runs.weights import refuse_kind
+
+        refuse_kind(path, form)
     async with call.session(narrate=False) as session:
         if form in protocol.WEIGHTS:
             chosen = weights or protocol.Choice.NEWEST
