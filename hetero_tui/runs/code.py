@@ -137,7 +137,9 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
     return Code(files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
 
 
-_tree = lru_cache(maxsize=16)(ast.parse)  # a job's file is looked at for several reasons
+@lru_cache(maxsize=16)  # a job's file is looked at for several reasons
+def _tree(text: bytes, path: str) -> ast.Module:
+    return ast.parse(text, filename=path)
 
 
 def parsed(file: Path, path: str) -> ast.Module:
