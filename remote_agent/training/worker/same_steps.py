@@ -85,8 +85,8 @@ class SameSteps:
                 " in an attribute? a generator of its own? the clock? random numbers that a GPU draws?)",
                 hint="let the step depend on gradients, weights and the optimizer's own state alone, and draw from"
                 " torch's global generator, which is seeded for each step, on the CPU (`torch.randn(p.shape).to(p)`):"
-                " devices of other kinds draw other numbers of the same seed; what it needs from the batch belongs into a"
-                " buffer of the model, which is the same on all workers",
+                " devices of other kinds draw other numbers of the same seed; what it needs from the batch belongs into"
+                " a buffer of the model, which is the same on all workers",
             )
 
     @torch.no_grad()
