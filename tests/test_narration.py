@@ -47,10 +47,10 @@ def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.Captu
     assert "the demo's checkpoints are removed with it\n" in said
 
 
-def test_what_comes_again_and_again_is_said_once_unless_it_warns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comes_again_and_again_is_said_once_in_two_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = Narrator(Output(plain=True))
     state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
-    for number in range(1, 5):
+    for number in (1, 2, 119, 122):
         replanned = protocol.Replanned(
             seq=2 * number - 1, time=float(number), step=number, reason=f"a step takes {number} s", predicted_step_s=1.0
         )
@@ -61,8 +61,18 @@ def test_what_comes_again_and_again_is_said_once_unless_it_warns(capsys: pytest.
             state = apply(state, events.RunProgressed(run="text-1", event=event))
             narrator(state)
     said = capsys.readouterr().err
-    assert said.count("a step takes") == 1
-    assert said.count("a slowed to") == 4
+    assert [line.partition("a step takes ")[2] for line in said.splitlines() if "a step takes" in line] == [
+        "1 s",
+        "122 s",
+    ]
+    assert said.count("a slowed to") == 2
+
+
+def test_while_the_history_of_a_run_is_read_it_is_not_said_to_have_made_no_step() -> None:
+    state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+    assert waiting_for(state) == "text-1: running, no step yet"
+    state = apply(state, events.RunBehind(run="text-1", seq=700, step=650))
+    assert waiting_for(state) == "text-1: its history is read"
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])

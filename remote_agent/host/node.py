@@ -229,7 +229,7 @@ def status(folder: Path) -> NodeReport:
             if state is RayState.STARTING or processes.find_named(folder, layout.SUPERVISOR) is not None:
                 return report
             why = "the `up` that started it was cut off" if supervised is None else "its supervisor has ended"
-            return replace(report, cause=f"should Ray end, it stays so: {why}", hint="run `up`")
+            return replace(report, cause=f"should Ray end, it stays so until `up`: {why}", hint="run `up`")
         case RayState.NONE:
             return replace(report, cause="Ray was not started here", hint="run `up`")
         case _ if supervised is not None and supervised.phase == supervision.ENDED:

@@ -428,7 +428,7 @@ def test_a_ray_that_ends_while_its_machine_is_taken_down_has_not_failed(launched
         assert node.ray_state(folder) == node.status(folder).state == "starting", "it has no supervisor yet"
     report = node.status(folder)
     assert (report.state, report.hint) == ("running", "run `up`"), "what started it was killed, and no more follows"
-    assert report.cause == "should Ray end, it stays so: the `up` that started it was cut off"
+    assert report.cause == "should Ray end, it stays so until `up`: the `up` that started it was cut off"
     supervision.write(folder, supervision.Supervision(phase=supervision.WATCHING, since=1.0))
     assert node.ray_state(folder) == "running"
     layout.stop_flag(folder).touch()
