@@ -99,7 +99,7 @@ GB = 2**30
         (lambda: loss_figure(999.0), "999.0"),
         (lambda: loss_figure(100.0), "100.0"),
         (lambda: loss_figure(99.5), "99.500"),
-        (lambda: loss_figure(0.1), "0.100"),
+        (lambda: loss_figure(0.1), "0.1000"),
         (lambda: loss_figure(0.0999), "0.0999"),
         (lambda: loss_figure(0.00016), "0.00016"),
         (lambda: loss_figure(float("inf")), "inf"),

@@ -542,7 +542,7 @@ def test_of_a_run_that_makes_no_steps_of_its_own_none_are_counted(scenarios) -> 
     assert run_rows((("mercer", runs[0]),))[0][3:6] == ["-", "-", "-"]
     assert run_rows((("mercer", runs[1]),))[0][3:6] == ["0", "n/a", "n/a"]
     swept = replace(runs[0], state=RunState.FINISHED, step=20, loss=0.25)  # of 20 trials the best
-    assert run_rows((("mercer", swept),))[0][3:6] == ["-", "0.250", "-"]
+    assert run_rows((("mercer", swept),))[0][3:6] == ["-", "0.2500", "-"]
     said = [line.plain for line in idle_lines(view_of(replace(state, runs=(swept,)), scenarios), 80, 4)]
     assert said[1].startswith("✔ sweep-1  finished, loss 0.250  ")
 
