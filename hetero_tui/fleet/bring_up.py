@@ -156,6 +156,7 @@ async def _bring_up(
                     _spec_of(inventory, candidates[node.host].host.role, node, plan, epoch),
                     _secrets_of(node, plan.head, token, own, members),
                     emit,
+                    runs=members is not None and node.host in members,
                 )
             )
             for node in nodes
@@ -321,11 +322,13 @@ def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPl
 
 
 async def _start(
-    transport: Transport, python: str, spec: protocol.NodeSpec, given: Mapping[str, str], emit: Emit
+    transport: Transport, python: str, spec: protocol.NodeSpec, given: Mapping[str, str], emit: Emit, *, runs: bool
 ) -> HostError | None:
+    """Start a node, or look at one that ``runs``."""
     cluster = spec.cluster
     began = time.time()
-    emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
+    if not runs:
+        emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
     try:
         await agent.ship(transport, cluster, python)
         for name, text in given.items():

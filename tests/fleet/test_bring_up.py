@@ -179,6 +179,13 @@ async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
     assert [machine.given for machine in fleet.machines] == [{}] * 3
 
 
+async def test_only_hosts_without_ray_are_said_to_start(tmp_path: Path, make_facts: Any) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"))
+    assert (await fleet.up()).joined == HOSTS
+    starting = [event for event in fleet.heard if isinstance(event, events.HostChanged)]
+    assert [event.host for event in starting if event.state is HostState.STARTING] == ["nas"]
+
+
 async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
     tmp_path: Path, make_facts: Any
 ) -> None:
