@@ -109,7 +109,8 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
         places.remove(last)
     spare = room - sum(place.needed + _GAP for place in places) + _GAP
     widths = [place.needed for place in places]
-    for wanted in ([place.named for place in places], [place.width for place in places]):
+    whole = [min(place.width, max(place.named, place.text.cell_len)) for place in places]
+    for wanted in ([place.named for place in places], whole, [place.width for place in places]):
         for number, cells in enumerate(wanted):
             more = max(0, min(spare, cells - widths[number]))
             widths[number], spare = widths[number] + more, spare - more

@@ -544,7 +544,7 @@ def test_of_a_run_that_makes_no_steps_of_its_own_none_are_counted(scenarios) -> 
     swept = replace(runs[0], state=RunState.FINISHED, step=20, loss=0.25)  # of 20 trials the best
     assert run_rows((("mercer", swept),))[0][3:6] == ["-", "0.2500", "-"]
     said = [line.plain for line in idle_lines(view_of(replace(state, runs=(swept,)), scenarios), 80, 4)]
-    assert said[1].startswith("✔ sweep-1  finished, loss 0.250  ")
+    assert said[1].startswith("✔ sweep-1  finished, loss 0.2500  ")
 
 
 def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials(scenarios) -> None:
@@ -558,7 +558,7 @@ def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials
     assert state.run.detail == ""
     state = apply(state, RunProgressed(run="sweep-1", event=ended))
     said = outcome_line(state.run, 100, view_of(state, scenarios)).plain.split("   ")
-    assert said == [" ✔ sweep-1 finished", "best loss 0.250", "in 1 min"]
+    assert said == [" ✔ sweep-1 finished", "best loss 0.2500", "in 1 min"]
 
 
 def test_a_training_that_failed_before_it_began_is_not_taken_for_a_script(scenarios) -> None:

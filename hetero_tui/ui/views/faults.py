@@ -88,14 +88,16 @@ class FaultsTable(Table):
 
 def _columns(faults: Sequence[Fault]) -> list[Col]:
     """The columns; what short names of hosts and what happened do not need is for what was done."""
-    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
+    if not faults:
+        return [*_COLUMNS]
+    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)])
     host = replace(_HOST, width=min(longest, _HOST.width))
     what = replace(
         _WHAT,
         width=_WHAT.width + _HOST.width - host.width,
-        wanted=max((cell_len(_what(fault)) for fault in faults), default=0),
+        wanted=max(cell_len(_what(fault)) for fault in faults),
     )
-    done = replace(_DONE, wanted=max((cell_len(fault.done) for fault in faults), default=0))
+    done = replace(_DONE, wanted=max(cell_len(fault.done) for fault in faults))
     return [{_HOST: host, _WHAT: what, _DONE: done}.get(column, column) for column in _COLUMNS]
 
 
