@@ -165,8 +165,9 @@ async def runs(call: Call, output: Output) -> int:
         if output.as_json:
             output.document(reports.runs_document(found))
         elif not found:
-            left = "; after `down --purge`, `up` lists the runs that were kept"
-            output.say(f"no run on any host that answers -> `hetero-tui train JOB` starts one{left}")
+            from hetero_tui.runs.listing import START
+
+            output.say(f"no run on any host that answers -> {START}")
         else:
             output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STEP TIME", "STARTED"], reports.run_rows(found))
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
@@ -225,6 +226,10 @@ async def export(
         output.complain(f"hetero-tui: export: --weights {weights} has no meaning for --format {form} -> {forms}")
         return USAGE
 
+    if path is not None and form in protocol.WEIGHTS:
+        from hetero_tui.runs.weights import refuse_kind
+
+        refuse_kind(path, form)
     async with call.session(narrate=False) as session:
         if form in protocol.WEIGHTS:
             chosen = weights or protocol.Choice.NEWEST

@@ -158,11 +158,11 @@ async def write_out(
     from hetero_tui.reporting.figures import figures_of
 
     if path is not None:
-        output_place.refuse_for_file(path, step="write")
+        output_place.refuse_for_file(path)
     summary, happened = await session.history_of(await named(session, output, run))
     if summary.script:
         hint = f"`hetero-tui logs {summary.id}` shows what it printed"
-        raise RunError(f"{summary.id} is a script or a sweep: it made no steps itself", step="read run", hint=hint)
+        raise RunError(f"{summary.id} is a script or a sweep: it made no steps itself", hint=hint)
     written = text(figures_of(summary.id, happened, summary.state))
     if path is None and ending is None:
         sys.stdout.write(written)
@@ -172,7 +172,7 @@ async def write_out(
         path.write_text(written, encoding="utf-8")
     except OSError as error:
         cause = f"{path} can't be written: {error.strerror}"
-        raise UsageError(cause, step="write", hint=output_place.ELSEWHERE) from None
+        raise UsageError(cause, hint=output_place.ELSEWHERE) from None
     if output.as_json:
         output.document({"run": summary.id, "file": str(path.resolve())})
     else:

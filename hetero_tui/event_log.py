@@ -13,7 +13,7 @@ LOG_LINES = 500
 _FREQUENT = "frequent"
 """Of checkpoints and evaluations the newest is enough: the run's own views have the others."""
 
-_TOGETHER = 120.0
+TOGETHER = 120.0
 """Seconds after which something that happens again is told again."""
 
 
@@ -30,7 +30,7 @@ def logged(
         before = log[place]
         if not topic or not before.topic:
             break
-        if before.topic == topic and (topic == _FREQUENT or time - before.time < _TOGETHER):
+        if before.topic == topic and (topic == _FREQUENT or time - before.time < TOGETHER):
             count, kept = before.count + 1, (*log[:place], *log[place + 1 :])
             break
     count = 1 if topic == _FREQUENT else count

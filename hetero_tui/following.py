@@ -63,6 +63,7 @@ class Following(Scripting):
             run, self._run_host = summary.id, host
             recovery = NoRecovery() if summary.state.final else recovery
             self.emit(events.RunChanged(run=run, job=summary.job, state=RunState(summary.state)))
+            self.emit(events.RunBehind(run=run, seq=summary.seq, step=summary.step))
         assert run is not None
         fleet, head = self._fleet, self._run_host
         attended = attend(fleet.cluster, fleet.transports, run, head, self.emit, recovery, most_steps)

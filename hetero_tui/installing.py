@@ -55,30 +55,34 @@ class Installing(Keeper):
             return await self._fleet.bootstrap(sources, extras)
 
     async def _look(
-        self, sources: Sources | None, requirements: Sequence[str] = (), asks: Callable[[str], bool] | None = None
+        self,
+        sources: Sources | None,
+        requirements: Sequence[str] = (),
+        asks: Callable[[str], bool] | None = None,
+        of_head: Sequence[str] = (),
     ) -> None:
         """Look at all hosts, which are locked; with ``sources`` those that lack an environment, or packages, get it.
 
         Without ``sources``, ``asks`` may agree to it once it is known what is missing.
 
         Raises:
-            ClusterError: a host that is fit for the cluster lacks some of the ``requirements``, or the cluster of this
-                name is another inventory's.
+            ClusterError: a host that is fit for the cluster lacks some of the ``requirements``, or the head some
+                ``of_head``; or the cluster of this name is another inventory's.
         """
         self._fleet.refuse_name_of_another()
         await self._fleet.look(installs=sources is not None, purges=True)
-        lacks = await self._fleet.lacking(requirements)
+        lacks = await self._fleet.lacking(requirements, of_head)
         if sources is None and any(not lack.python for lack in lacks) and asks is not None:
             where = "install it in hetero-tui's environments there?"
             sources = Sources() if asks(f"{words(lacks)}; {where}") else None
         if sources is not None:
             # A cluster that runs, and has what is needed, is left as it is.
             is_needed = lacks or head_name(self._fleet.surveyed) is None
-            report = await self._fleet.bootstrap(sources, requirements if is_needed else ())
+            report = await self._fleet.bootstrap(sources, (*requirements, *of_head) if is_needed else ())
             if any(installed.changed for installed in report.installed):
                 await self._fleet.look()
             for error in report.failed.values():
                 if lacks and error.host in {lack.host for lack in lacks}:
                     raise error
-            lacks = await self._fleet.lacking(requirements)
+            lacks = await self._fleet.lacking(requirements, of_head)
         refuse(lacks)

@@ -21,7 +21,7 @@ RUNS, AGENT = "runs", "agent"
 class HostItem:
     """Something of ours on a host: ``kind`` is process, folder, port, network, environment or host (not reached).
 
-    Of what is kept also runs, agent or measurements.
+    Of what is kept also runs, agent or measurements. A single file is a folder, too.
     """
 
     host: str

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HeteroTuiError
+from hetero_tui.event_log import TOGETHER
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, State
 from hetero_tui.text import duration, loss_figure, one_line, plain
@@ -127,7 +128,7 @@ class Output:
 
 
 class Narrator:
-    """Prints each new line of the state's log to stderr, once.
+    """Prints each new line of the state's log to stderr, once; what comes again and again, once in two minutes.
 
     What a :class:`StepPrinter` prints on the same terminal, or into the same file, is left out, unless there is none
     (``alone``).
@@ -137,6 +138,7 @@ class Narrator:
         """Nothing is said before the first call."""
         self._output = output
         self._said = 0
+        self._told: dict[str, float] = {}
         self._beside_data = not alone and not output.as_json
 
     def __call__(self, state: State) -> None:
@@ -144,6 +146,10 @@ class Narrator:
         new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
             self._said = line.number
+            if line.topic and not line.is_data:
+                if line.time - self._told.get(line.topic, float("-inf")) < TOGETHER:
+                    continue
+                self._told[line.topic] = line.time
             if line.is_data and self._beside_data and (sys.stdout.isatty() or _is_one_stream()):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
@@ -171,6 +177,8 @@ def waiting_for(state: State) -> str:
         return f"{state.cluster} is being taken down"
     if run is None or not is_live or (run.step and not run.is_starting):
         return ""
+    if run.behind is not None:
+        return f"{run.run}: its history is read"
     doing = _STARTS[run.phases[-1].name] if run.is_starting else run.detail or run.state
     return f"{run.run}: {doing}, no {'new step' if run.step else 'step'} yet"
 

@@ -10,7 +10,7 @@ from hetero_tui.errors import UsageError
 ELSEWHERE = "name another place with --output"
 
 
-def refuse(path: Path, *, step: str) -> None:
+def refuse(path: Path, *, step: str = "") -> None:
     """Refuse a file or folder that can't be made; no folder above it is made, since that would hide a misspelled name.
 
     Raises:
@@ -30,8 +30,8 @@ def refuse(path: Path, *, step: str) -> None:
     raise UsageError(f"{path} can't be written: {why}", step=step, hint=hint)
 
 
-def refuse_for_file(path: Path, *, step: str) -> None:
+def refuse_for_file(path: Path) -> None:
     """The same of a file; a folder is not replaced by one. Raises as :func:`refuse` does."""
-    refuse(path, step=step)
+    refuse(path)
     if path.is_dir():
-        raise UsageError(f"{path} can't be written: it is a folder", step=step, hint=ELSEWHERE)
+        raise UsageError(f"{path} can't be written: it is a folder", hint=ELSEWHERE)

@@ -107,16 +107,12 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
             run.state,
             # A script makes no steps of its own, and a sweep counts its trials; its loss is that of the best one.
             "-" if run.script else f"{run.step:,}",
-            "-" if run.script and run.loss is None else _loss(run),
+            "-" if run.script and run.loss is None else loss_figure(run.loss),
             "-" if run.script else _step_time(run),
             "n/a" if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
         ]
         for _, run in runs
     ]
-
-
-def _loss(run: protocol.RunSummary) -> str:
-    return loss_figure(run.loss)
 
 
 def _step_time(run: protocol.RunSummary) -> str:

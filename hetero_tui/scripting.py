@@ -15,7 +15,7 @@ from hetero_tui.runs.listing import find_among, find_run, list_runs, with_silent
 from hetero_tui.runs.script import rays_output, refuse_ours
 from hetero_tui.runs.serving import Service, place_of, serving
 from hetero_tui.runs.sweep import result_of
-from hetero_tui.runs.weights import SINGLE, fetch_weights, refuse_kind
+from hetero_tui.runs.weights import SINGLE, fetch_weights, refuse_without
 from hetero_tui.text import HostText
 from remote_agent import protocol
 
@@ -57,9 +57,8 @@ class Scripting(Installing):
         Raises:
             RunError: there is no such run, or it has no such checkpoint that can be exported in this format.
         """
-        if path is not None:
-            refuse_kind(path, form)
         host, summary = await self.find(run)
+        refuse_without(summary, has=summary.checkpoint is not None, step="export")
         place = path if path is not None else Path(f"{summary.id}{f'.{form}' if form in SINGLE else f'-{form}'}")
         with self._working("exporting"):
             transport, cluster = self._fleet.transports[host], self._fleet.cluster

@@ -26,11 +26,11 @@ from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
-from hetero_tui.runs.before_start import refuse_early
+from hetero_tui.runs.before_start import archive_of, needed_by_head, refuse_early, refuse_for
 from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
-from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order, refuse_shards
+from hetero_tui.runs.order import READY_JOBS, Order, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
 from remote_agent import protocol
@@ -178,10 +178,10 @@ class Session(Following):
         async with self._exclusively(TRAINING), self._fleet.alone("train"):
             if order.script is None or order.search is not None:
                 self._refuse_beside_live_run("train")
-                refuse_shards(order, len(self.inventory.hosts))
+                refuse_for(order, self.inventory.hosts)
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
-            await self._look(sources, order.job.requirements, asks)
+            await self._look(sources, order.job.requirements, asks, needed_by_head(order))
             await refuse_early(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
@@ -261,7 +261,7 @@ class Session(Following):
 
         Raises as :meth:`drain` does.
         """
-        self._refuse_unknown(host, step="bring back")
+        self._refuse_unknown(host, step="undrain")
         with self._working("bringing back"):
             fleet = self._fleet
             if host not in fleet.facts or host not in fleet.members:

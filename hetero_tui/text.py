@@ -80,10 +80,13 @@ def last_lines(text: str | HostText, count: int = 5, limit: int = 600) -> str:
 
 
 def loss_figure(value: float | None) -> str:
-    """A loss as commands print it: ``0.6283``, ``0.00016``, ``n/a``."""
+    """A loss with enough digits to see it move: ``4.803``, ``0.5078``, ``0.00016``, ``1234.5``, ``n/a``."""
     if value is None:
         return "n/a"
-    return f"{value:.4f}" if value == 0 or abs(value) >= 0.01 or not math.isfinite(value) else f"{value:.2g}"
+    size = abs(value)
+    if not math.isfinite(value) or size >= 1e5 or 0 < size < 0.01:
+        return f"{value:.2g}"
+    return f"{value:.{1 if size >= 100 else 3 if size >= 1 else 4}f}"
 
 
 def duration(seconds: float) -> str:

@@ -55,3 +55,17 @@ class ConfigError(TrainingError):
     def __init__(self, mistakes: tuple[str, ...]) -> None:
         super().__init__("; ".join(mistakes), hint="correct the settings named here and start the run again")
         self.mistakes = mistakes
+
+
+class JobError(TrainingError):
+    """The job's own code failed."""
+
+
+def none_is_best() -> JobError:
+    """The error where the best weights are asked for, and none were kept."""
+    return JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
+
+
+def no_average() -> JobError:
+    """The error where the moving average of the weights is asked for, and there is none."""
+    return JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")

@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remote_agent import protocol
-from remote_agent.errors import TrainingError
+from remote_agent.errors import JobError, TrainingError, no_average, none_is_best
 from remote_agent.host.processes import absolute_path
+from remote_agent.job_settings import REQUIRED
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,6 +46,8 @@ EXPORTS = "exports"
 _KEPT_S = 24 * 3600.0
 """Seconds that an export is kept if its reader ended before it could remove it."""
 
+_PLAIN = "export it with --format safetensors, or --format pt"
+
 _LINE = 48 * 1024
 """Bytes of a file in a line."""
 
@@ -55,6 +58,7 @@ def export(place: Path, form: str, choice: protocol.Choice = protocol.Choice.NEW
     Raises:
         TrainingError: there are none, or they can't have that form.
     """
+    _refuse(place, form, choice)
     found = _chosen(place, choice)
     exports = place / EXPORTS
     exports.mkdir(exist_ok=True)
@@ -107,13 +111,37 @@ def _values(place: Path, found: Checkpoint, choice: protocol.Choice) -> dict[str
     return portable_state(_filled(*_job_of(place), found, choice))
 
 
-def _chosen(place: Path, choice: protocol.Choice) -> Checkpoint:
-    from remote_agent.training.checkpoint import checkpoint
-    from remote_agent.training.errors import JobError
+def _refuse(place: Path, form: str, choice: protocol.Choice) -> None:
+    """Refuse what the run's files show to be impossible, before torch is loaded, which takes many seconds.
 
-    if not any((place / checkpoint.FOLDER).glob("step-*.json")):
+    Raises:
+        JobError: says what can be exported.
+    """
+    documents = sorted((place / "checkpoints").glob("step-*.json"))
+    if not documents:
         hint = "a run gets its first one after some seconds of training; one that failed before or a sweep has none"
         raise JobError("it has no checkpoint", hint=hint)
+    try:
+        config = json.loads(documents[-1].read_text(encoding="utf-8"))["config"]
+        name = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8")).job
+        keep_best, ema_decay, adapters = (config.get(each) for each in ("keep_best", "ema_decay", "lora_rank"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # what reads it next says more
+    if choice == protocol.Choice.BEST and not keep_best:
+        raise none_is_best()
+    if choice == protocol.Choice.AVERAGE and not ema_decay:
+        raise no_average()
+    if form == "hf" and adapters:
+        raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
+    if form in ("peft", "merged") and not adapters:
+        raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
+    if form == "hf" and "." not in name and name not in REQUIRED:  # a ready job
+        raise JobError(f"the model of {name} is no model of Hugging Face's", hint=_PLAIN)
+
+
+def _chosen(place: Path, choice: protocol.Choice) -> Checkpoint:
+    from remote_agent.training.checkpoint import checkpoint
+
     newest = checkpoint.find(place)
     return newest.best() if choice == protocol.Choice.BEST else newest
 
@@ -128,7 +156,6 @@ def _job_of(place: Path) -> tuple[Job, TrainingConfig]:
 
 def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint, choice: protocol.Choice) -> nn.Module:
     from remote_agent.training import job
-    from remote_agent.training.errors import JobError
 
     weights = found.weights()  # at once: a run that trains removes it after a while
     model = job.create_model(loaded.factory, config.seed, config)
@@ -145,17 +172,11 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint, choice: prot
 def _of_model(place: Path, found: Checkpoint, choice: protocol.Choice, form: str, into: Path) -> None:
     from remote_agent.models.adapters import merge
     from remote_agent.training import job
-    from remote_agent.training.errors import JobError
 
     loaded, config = _job_of(place)
-    if form == "hf" and config.lora_rank:
-        raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
-    if form != "hf" and not config.lora_rank:
-        raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
     model = _filled(loaded, config, found, choice)
     if form != "peft" and not hasattr(model, "save_pretrained"):
-        hint = "export it with --format safetensors, or --format pt"
-        raise JobError(f"a {type(model).__name__} is no model of Hugging Face's", hint=hint)
+        raise JobError(f"a {type(model).__name__} is no model of Hugging Face's", hint=_PLAIN)
     if form == "peft":
         _write_adapter(loaded, model, config, into)
         return

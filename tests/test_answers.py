@@ -210,7 +210,7 @@ def test_only_the_detail_of_a_failure_has_lines_of_its_own() -> None:
 
 
 def test_an_error_of_a_host_is_one_line_whatever_the_host_said() -> None:
-    error = CommandFailed("nas", "no\nmercer: ok\x1b[2J" + "x" * 5000, step="start node", hint="do\nthis")
+    error = CommandFailed("nas", "no\nmercer: ok\x1b[2J" + "x" * 5000, step="start Ray", hint="do\nthis")
     assert "\n" not in error.cause + error.hint
     assert harmless(str(error))
     assert len(error.cause) <= 600

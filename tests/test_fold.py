@@ -513,16 +513,18 @@ def test_of_checkpoints_in_a_row_the_log_shows_the_newest_so_that_they_crowd_out
     assert numbers == sorted(set(numbers))
 
 
-def test_a_command_tells_each_line_once_though_the_log_keeps_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_tells_each_line_once_and_of_checkpoints_one_in_two_minutes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     tell, state = Narrator(Output(plain=True)), START
-    for event in (started(), saved(2), saved(3), joined(4), saved(5)):
+    later = replace(saved(5), time=saved(2).time + 121.0)
+    for event in (started(), saved(2), saved(3), joined(4), later):
         state = run_of(event, start=state)
         tell(state)
         tell(state)
     told = [line.split(maxsplit=1)[1].lstrip("+ ") for line in capsys.readouterr().err.splitlines()]
     assert told[1:] == [
         "checkpoint of step 2 saved on mercer",
-        "checkpoint of step 3 saved on mercer",
         "nas is ready: cpu",
         "checkpoint of step 5 saved on mercer",
     ]

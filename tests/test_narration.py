@@ -47,6 +47,31 @@ def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.Captu
     assert "the demo's checkpoints are removed with it\n" in said
 
 
+def test_what_comes_again_and_again_is_said_once_in_two_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    narrator = Narrator(Output(plain=True))
+    state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+    for number in (1, 2, 119, 122):
+        replanned = protocol.Replanned(
+            seq=2 * number - 1, time=float(number), step=number, reason=f"a step takes {number} s", predicted_step_s=1.0
+        )
+        slow = protocol.WorkerSlow(
+            seq=2 * number, time=float(number), worker="a/cpu", host="a", step=number, factor=0.5
+        )
+        for event in (replanned, slow):
+            state = apply(state, events.RunProgressed(run="text-1", event=event))
+            narrator(state)
+    said = capsys.readouterr().err
+    assert re.findall("a step takes (.*)", said) == ["1 s", "122 s"]
+    assert said.count("a slowed to") == 2
+
+
+def test_while_the_history_of_a_run_is_read_it_is_not_said_to_have_made_no_step() -> None:
+    state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
+    assert waiting_for(state) == "text-1: running, no step yet"
+    state = apply(state, events.RunBehind(run="text-1", seq=700, step=650))
+    assert waiting_for(state) == "text-1: its history is read"
+
+
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_an_evaluation_and_the_end_are_printed_once_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on_terminal: bool

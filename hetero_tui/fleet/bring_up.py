@@ -38,7 +38,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RayState
 
-STEP = "start node"
+STEP = "start Ray"
 _KEPT = re.compile(
     r"^(?P<token>[0-9a-f]{64})\n*(?P<authority>-----BEGIN PRIVATE KEY-----.*-----END CERTIFICATE-----\n)?\Z",
     re.MULTILINE | re.DOTALL,
@@ -122,7 +122,7 @@ async def _bring_up(
     failed |= apart
     if not candidates and failed:
         first = next(iter(failed.values()))
-        raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
+        raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="up", hint=first.hint)
     plan = plan_cluster(inventory, candidates, head=head, holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
@@ -156,6 +156,7 @@ async def _bring_up(
                     _spec_of(inventory, candidates[node.host].host.role, node, plan, epoch),
                     _secrets_of(node, plan.head, token, own, members),
                     emit,
+                    runs=members is not None and node.host in members,
                 )
             )
             for node in nodes
@@ -198,7 +199,7 @@ def judged(
         host = inventory.host(name)
         if problems:
             causes = "; ".join(problem.cause for problem in problems)
-            failed[name] = RequirementMissing(name, causes, step="look at host", hint=problems[0].hint)
+            failed[name] = RequirementMissing(name, causes, step="probe", hint=problems[0].hint)
         elif host is not None:
             fit[name] = (host, facts[name])
     return fit, failed
@@ -221,18 +222,18 @@ def _running_head_name(
             if found.node is not None and found.node.spec is not None and found.node.spec.role == "head":
                 raise ClusterError(
                     f"a cluster runs, but Ray has ended on its head {found.host}: {found.node.cause}",
-                    step="plan cluster",
+                    step="up",
                     hint="`hetero-tui resume` goes on with its run; `down` and then `up` starts afresh, runs stay",
                 )
         if all(host.name in surveyed and surveyed[host.name].error is None for host in inventory.hosts):
             raise ClusterError(
                 f"a cluster runs, and none of the inventory's hosts is its head ({running.head_address})",
-                step="plan cluster",
+                step="up",
                 hint="`hetero-tui add` that one again; or `down` and then `up` forms another, runs stay",
             )
         raise ClusterError(
             f"a cluster runs, but its head ({running.head_address}) does not answer",
-            step="plan cluster",
+            step="up",
             hint="`hetero-tui resume` goes on with its run on the others; or wait until it is back",
         )
     return name
@@ -321,11 +322,13 @@ def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPl
 
 
 async def _start(
-    transport: Transport, python: str, spec: protocol.NodeSpec, given: Mapping[str, str], emit: Emit
+    transport: Transport, python: str, spec: protocol.NodeSpec, given: Mapping[str, str], emit: Emit, *, runs: bool
 ) -> HostError | None:
+    """Start a node, or look at one that ``runs``."""
     cluster = spec.cluster
     began = time.time()
-    emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
+    if not runs:
+        emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
     try:
         await agent.ship(transport, cluster, python)
         for name, text in given.items():

@@ -250,13 +250,13 @@ class LiveFleet:
             anew,
         )
 
-    async def lacking(self, requirements: Sequence[str]) -> tuple[Lack, ...]:
-        """The hosts that may train but do not meet a job's requirements."""
-        if not requirements:
-            return ()
-        judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
+    async def lacking(self, requirements: Sequence[str], of_head: Sequence[str] = ()) -> tuple[Lack, ...]:
+        """The hosts that may train but do not meet a job's requirements, or, of the head, those ``of_head``."""
+        head = head_name(self.surveyed)
+        judged = judge_fleet(self.inventory, self.facts, head)
         fit = {name: self.facts[name] for name, problems in judged.items() if not problems}
-        return await lacking(self.cluster, self.transports, fit, requirements)
+        head = head or self.inventory.head
+        return await lacking(self.cluster, self.transports, fit, requirements, of_head=of_head, head=head)
 
     async def bring_up(self, only: str | None = None) -> None:
         """Start the cluster on every fit host of the last probe, or let ``only`` this one join it.

@@ -124,7 +124,7 @@ def refuse_unlike(running: protocol.NodeSpec, inventory: Inventory) -> None:
     """
     differs, step = "", "security"
     if running.code != agent.code():
-        differs, step = "another version of hetero-tui than this laptop has", "plan cluster"
+        differs, step = "another version of hetero-tui than this laptop has", "version"
     elif running.encrypted != inventory.encrypted:
         now = f"with `security: {'tls' if running.encrypted else 'token'}`"
         differs = f"{now}, and the inventory says `security: {inventory.security}`"
@@ -146,7 +146,7 @@ def refuse_renamed(found: Mapping[str, Surveyed]) -> None:
         if entry.runs_ray and spec is not None and spec.host != name:
             raise ClusterError(
                 f"{name} of the inventory is in the cluster that runs as {spec.host}",
-                step="plan cluster",
+                step="up",
                 hint=f"name it {spec.host} again; or run `hetero-tui down`, then `hetero-tui up`",
             )
 

@@ -30,7 +30,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.protocol import CLUSTER_MARK
 
-STEP = "stop node"
+STEP = "down"
 
 # An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. $2 is
 # empty, or the age of the wish in seconds: so the host's own clock alone tells whether its environment is newer. What

@@ -23,7 +23,7 @@ _BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc", "lxd", "vm
 """How interfaces are named that lead to containers, virtual machines and tunnels of this machine itself."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-STEP = "plan cluster"
+STEP = "up"
 
 
 @dataclass(frozen=True, slots=True)

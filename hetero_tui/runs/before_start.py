@@ -1,28 +1,57 @@
-"""Refuses, before anything is started on the hosts, what they show: files of a ready job, what can't be encrypted."""
+"""Refuses, before anything is started on the hosts, what can't become a run, and says what will have no effect."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, OrderError
+from hetero_tui.events import Level
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.bring_up import judged
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
+from hetero_tui.inventory import Host
 from hetero_tui.runs.launch import refuse_in_clear
-from hetero_tui.runs.order import Order
+from hetero_tui.runs.order import Order, placed, rest_of, without_effect
 from remote_agent import settings as fields
 from remote_agent.kinds import convert
+from remote_agent.strategies import AUTO, SPECS
 
 STEP = "look at the job's files"
 
 OF_FILES = ("model", "data", "tokenizer", "lora_targets")
 """Settings of ``hf-lm`` that name files, or what is in them."""
+
+
+def refuse_for(order: Order, hosts: Sequence[Host]) -> None:
+    """Refuse what the inventory's ``hosts`` can't do, before anything is contacted.
+
+    Raises:
+        OrderError: each shard is on a host of its own, and there are fewer; no device may take a unit.
+    """
+    values = fields.values_of(order.settings, rest_of(order.job, order.code))
+    shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
+    limits = [host.max_batch for host in hosts if host.role != "server"]
+    unit = min(values.get("unit", 0), values.get("batch_size", 0))
+    if unit and all(limits) and unit > (most := max(limit or 0 for limit in limits)):
+        cause = f"unit={unit}: one device computes a unit, and the inventory's largest max_batch is {most}"
+        raise OrderError((placed(cause, order.settings, order.job),), hint=f"set unit={most} or less")
+    if shards > len(hosts) and (strategy not in SPECS or SPECS[strategy].servers):
+        are = "is 1 host" if len(hosts) == 1 else f"are {len(hosts)} hosts"
+        cause = f"shards={shards}: there {are} in the inventory, and each shard is on a host of its own"
+        hint = "leave it out: the plan then chooses how many"
+        raise OrderError((placed(cause, order.settings, order.job),), hint=hint)
+
+
+def needed_by_head(order: Order) -> tuple[str, ...]:
+    """Packages that the run's settings need on its head, beside the job's own requirements."""
+    log_to = fields.values_of(order.settings, rest_of(order.job, order.code)).get("log_to")
+    return ("tensorboard",) if log_to == "tensorboard" else ()
 
 
 async def refuse_early(fleet: LiveFleet, order: Order) -> None:
@@ -75,6 +104,25 @@ async def refuse_files(fleet: LiveFleet, order: Order) -> None:
         where = f" (on {' and on '.join(answers)})"
         hint = "; ".join(dict.fromkeys(first[cause] for cause in sure))
         raise OrderError(tuple(f"{cause}{where}" for cause in sure), hint=hint)
+
+
+async def archive_of(order: Order, notice: Callable[[Level, str], None]) -> bytes | None:
+    """The files that go with the job, packed; None: there are none. ``notice`` is told which, and of idle settings.
+
+    Raises:
+        OrderError: one can't be read.
+    """
+    swept = [parameter.name for parameter in order.search.parameters] if order.search is not None else ()
+    without = without_effect(order.job, order.code, order.settings, swept) if order.settings else {}
+    given = [name for name in order.settings if name in without]
+    said = [f"{name}={order.settings[name]} has no effect: {without[name]}" for name in given]
+    for text in (*said, *(order.code.notices if order.code is not None else ())):
+        notice(Level.WARNING, text)
+    if order.code is None:
+        return None
+    if order.code.others:
+        notice(Level.INFO, f"sent with the job: {order.code.others}")
+    return await asyncio.to_thread(order.code.archive)
 
 
 def _memory(machines: Sequence[HostFacts]) -> int:

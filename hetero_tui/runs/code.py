@@ -156,7 +156,7 @@ def parsed(file: Path, path: str) -> ast.Module:
 
 @lru_cache(maxsize=16)
 def _parsed(text: bytes, path: str) -> ast.Module:
-    """Kept, since the train form reads a job's file at each key that is typed."""
+    """Kept, since a job's file is looked at for several reasons, and by the train form at each key that is typed."""
     return ast.parse(text, filename=path)
 
 

@@ -14,7 +14,7 @@ from remote_agent import protocol
 from remote_agent.kinds import nearest
 from remote_agent.states import RunState
 
-START = "`hetero-tui train digits` starts one"
+START = "`hetero-tui train digits` starts one; after `down --purge`, `up` lists the runs that were kept"
 """What to do where a run is asked for, and none is known."""
 
 
@@ -101,11 +101,11 @@ def find_among(
         if summary.id == run:
             return host, summary
     known = [summary.id for _, summary in found]
-    cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
+    cause = "no run on any host that answers" if run is None else f"no run {run!r} on the hosts that answer"
     if run is not None and (close := nearest(run, known)):
         cause += f"; did you mean {close!r}?"
     cause, hint = with_silent(cause, f"runs: {', '.join(known)}" if known else START, failed)
-    raise RunError(cause, step="find run", hint=hint)
+    raise RunError(cause, hint=hint)
 
 
 def with_silent(cause: str, hint: str, failed: Sequence[HostError]) -> tuple[str, str]:

@@ -14,10 +14,10 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs.before_start import refuse_early
+from hetero_tui.runs.before_start import archive_of, refuse_early, refuse_for
 from hetero_tui.runs.launch import environment, specification
 from hetero_tui.runs.listing import list_runs
-from hetero_tui.runs.order import Order, archive_of
+from hetero_tui.runs.order import Order
 from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
@@ -101,6 +101,7 @@ async def survey_of(
     Args:
         anew: measure, even if that was done before.
     """
+    refuse_for(order, fleet.inventory.hosts)
     archive = await archive_of(order, notice)
     await fleet.look()
     await refuse_early(fleet, order)

@@ -5,15 +5,13 @@ Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hetero_tui.errors import ChangesError, OrderError
-from hetero_tui.events import Level
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect, parsed
 from hetero_tui.runs.metrics import metrics_of
@@ -25,7 +23,6 @@ from remote_agent import settings as fields
 from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.search import Search
-from remote_agent.strategies import AUTO, SPECS
 
 _READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
 
@@ -124,16 +121,16 @@ def read_order(
         wanted = with_whole_names(wanted, own_hints(found))
     rest = rest_of(found, code)
     said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
-    mistakes += [_placed(mistake, wanted, found) for mistake in said]
+    mistakes += [placed(mistake, wanted, found) for mistake in said]
     if found.is_open and code is not None:
         mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     read = fields.values_of(wanted, rest)
     if found.name and has_no_validation(found, code):
         unheard = [f"{name}={read[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
-        mistakes += [_placed(mistake, wanted, found) for mistake in unheard]
+        mistakes += [placed(mistake, wanted, found) for mistake in unheard]
     elif found.name and (goal := read.get("keep_best")):
         why = wrong_metric(goal, known_metrics(found))
-        mistakes += [_placed(f"keep_best={goal}: {why}", wanted, found)] if why else []
+        mistakes += [placed(f"keep_best={goal}: {why}", wanted, found)] if why else []
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in sorted(fields.FOR_SCRIPTS)
@@ -144,7 +141,7 @@ def read_order(
     return Order(found, wanted, code)
 
 
-def _placed(mistake: str, wanted: Collection[str], job: Job) -> str:
+def placed(mistake: str, wanted: Collection[str], job: Job) -> str:
     """A mistake in a setting, with where that stands: on the command line, or in the job's file."""
     name, equals, _ = mistake.partition(":")[0].partition("=")
     return f"--set {mistake}" if not equals or name in wanted else f"{job.file or job.name}: TrainingConfig: {mistake}"
@@ -197,22 +194,6 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
         hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
         raise ChangesError(tuple(mistakes), hint=hint)
     return wanted
-
-
-def refuse_shards(order: Order, hosts: int) -> None:
-    """Refuse more parts of the parameter server than the inventory has ``hosts``, before anything is contacted.
-
-    Raises:
-        OrderError: each part is on a host of its own, and there are fewer.
-    """
-    values = fields.values_of(order.settings)
-    shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
-    if shards > hosts and (strategy not in SPECS or SPECS[strategy].servers):
-        are = "is 1 host" if hosts == 1 else f"are {hosts} hosts"
-        raise OrderError(
-            (f"--set shards={shards}: there {are} in the inventory, and each shard is on a host of its own",),
-            hint="leave it out: the plan then chooses how many",
-        )
 
 
 def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
@@ -372,18 +353,3 @@ def _only_job(found: Outline, path: str) -> str:
         (f"{path} has no job that its text shows",),
         hint=f"{WHAT_A_JOB_IS}. If one is among these, name it as {path}:Name: {names}" if names else WHAT_A_JOB_IS,
     )
-
-
-async def archive_of(order: Order, notice: Callable[[Level, str], None]) -> bytes | None:
-    """The files that go with the job, packed, and ``notice`` is told which; None: there are none.
-
-    Raises:
-        OrderError: one can't be read.
-    """
-    if order.code is None:
-        return None
-    for text in order.code.notices:
-        notice(Level.WARNING, text)
-    if order.code.others:
-        notice(Level.INFO, f"sent with the job: {order.code.others}")
-    return await asyncio.to_thread(order.code.archive)

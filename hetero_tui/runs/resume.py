@@ -23,7 +23,10 @@ STEP = "resume run"
 
 
 def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) -> None:
-    """Raise RunError if a run has made all its steps, and is not to make more with these settings."""
+    """Raise RunError if a run has made all its steps, and is not to make more with these settings, or makes none."""
+    if summary.script:
+        hint = "run it again with `hetero-tui run` or `hetero-tui sweep`"
+        raise RunError(f"{summary.id} is a script or a sweep, which has no checkpoints", step=STEP, hint=hint)
     wanted = settings.get("num_iterations")
     if wanted is not None and int(wanted) <= summary.step:
         cause = f"{summary.id} has made {summary.step:,} steps already"
@@ -39,9 +42,6 @@ def refuse_without_checkpoint(
     """Raise RunError if no host has a checkpoint of a run; ``failed`` are of hosts that could not be asked."""
     if holders(summary.id, copies):
         return
-    if summary.script:
-        hint = "run it again with `hetero-tui run` or `hetero-tui sweep`"
-        raise RunError(f"{summary.id} is a script or a sweep, which has no checkpoints", step=STEP, hint=hint)
     cause, hint = f"{summary.id} ended before its first checkpoint", "start it anew with `hetero-tui train`"
     if failed:
         cause, hint = f"no host that answers holds a checkpoint of {summary.id}", "try again once those are back"

@@ -13,6 +13,7 @@ from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.listing import find_among, list_copies, told_best
+from hetero_tui.runs.weights import refuse_without
 from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
 from hetero_tui.transport.local import LocalTransport
@@ -46,14 +47,8 @@ async def place_of(cluster: str, transports: dict[str, Transport], run: str | No
     failed: list[HostError] = []
     copies = await list_copies(cluster, transports, failed.append)
     head, summary = find_among(told_best(copies), run, failed)
-    if summary.script:
-        raise RunError(f"{summary.id} is a script or a sweep: it has no weights", step=STEP)
     able = holders(summary.id, copies)
-    if not able:
-        if summary.state.final:
-            raise RunError(f"{summary.id} ended without a checkpoint ({summary.state})", step=STEP, hint="train again")
-        hint = "it gets its first one after some seconds of training"
-        raise RunError(f"{summary.id} has no checkpoint yet", step=STEP, hint=hint)
+    refuse_without(summary, has=bool(able), step=STEP)
     if host and host not in able:
         hint = f"--host {' or '.join(sorted(able))}"
         raise UsageError(f"{host} does not hold the newest checkpoint of {summary.id}", step=STEP, hint=hint)

@@ -123,6 +123,21 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def refuse_without(summary: protocol.RunSummary, *, has: bool, step: str) -> None:
+    """Refuse a run that has no weights; ``has``: a checkpoint of it is there.
+
+    Raises:
+        RunError: it is no training run, or has no checkpoint.
+    """
+    if summary.script:
+        raise RunError(f"{summary.id} is a script or a sweep: it has no weights", step=step)
+    if not has and summary.state.final:
+        raise RunError(f"{summary.id} ended without a checkpoint ({summary.state})", step=step, hint="train again")
+    if not has:
+        hint = "it gets its first one after some seconds of training"
+        raise RunError(f"{summary.id} has no checkpoint yet", step=step, hint=hint)
+
+
 def refuse_kind(path: Path, form: str) -> None:
     """Refuse, before anything is made, a place where the export can't be: of the other kind, or for other files.
 

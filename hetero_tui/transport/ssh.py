@@ -114,9 +114,9 @@ class SshTransport(CommandTransport):
             listener = await dialled.connection.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
         except OSError as error:
             cause = f"port {local} of this computer can't be had: {error.strerror}"
-            raise UsageError(cause, step="forward", hint="choose another with --port") from None
+            raise UsageError(cause, step="forward port", hint="choose another with --port") from None
         except SSH_ERRORS as error:
-            raise failures.explain(error, replace(dialled.place, step="forward")) from None
+            raise failures.explain(error, replace(dialled.place, step="forward port")) from None
         try:
             yield listener.get_port()
         finally:

@@ -121,18 +121,6 @@ def share(fraction: float) -> str:
     return f"{part(fraction):>4}"
 
 
-def loss(value: float | None) -> str:
-    """A loss with enough digits to see it move: ``4.803``, ``0.0412``, ``1.2e-05``."""
-    if value is None:
-        return UNKNOWN
-    magnitude = abs(value)
-    if magnitude >= 1000 or 0 < magnitude < 0.0001:
-        return f"{value:.1e}"
-    if magnitude >= 100:
-        return f"{value:.1f}"
-    return f"{value:.4f}" if magnitude < 0.1 else f"{value:.3f}"
-
-
 def figure(name: str, value: float) -> str:
     """One figure of a job's own evaluation: ``test accuracy 97.3%``; fractions named so become per cent."""
     words = shown(name).replace("_", " ")

@@ -28,9 +28,11 @@ _GAP = 2
 _VERDICT, _SHORT_VERDICT = 16, 14
 _NOTE, _NOTE_RANK = 8, 3
 _NAME_RANK = 4
+_BAR_RANK = 9
+"""A figure of this rank goes before a name is cut."""
 _LEFT, _SHORT_LEFT = 12, 11
 _SPEED, _SHORT_SPEED = 15, 8
-_AGE = 19
+_AGE, _SHORT_AGE = 19, 14
 _WIDE = 150
 _BAR = 8
 _LEAST_NAME = 8
@@ -99,11 +101,16 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
         return Text(" " * width)
     places = [*_fleet_places(state, busy, now, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
     room = width - 2 - _GAP - clock.cell_len
-    while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
-        places.remove(max(places, key=lambda place: place.rank))
+    while len(places) > 1:
+        last = max(places, key=lambda place: place.rank)
+        least = [place.named if last.rank >= _BAR_RANK else place.needed for place in places]
+        if sum(cells + _GAP for cells in least) - _GAP <= room:
+            break
+        places.remove(last)
     spare = room - sum(place.needed + _GAP for place in places) + _GAP
     widths = [place.needed for place in places]
-    for wanted in ([place.named for place in places], [place.width for place in places]):
+    whole = [min(place.width, max(place.named, place.text.cell_len)) for place in places]
+    for wanted in ([place.named for place in places], whole, [place.width for place in places]):
         for number, cells in enumerate(wanted):
             more = max(0, min(spare, cells - widths[number]))
             widths[number], spare = widths[number] + more, spare - more
@@ -214,7 +221,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     if run.iterations:
         done = run.step / run.iterations
         bar = use_bar(done, _BAR, palette).append(f"{fmt.share(done):>5}", style=palette.foreground)
-        places.append(_Place(rank=9, width=_BAR + 5, text=bar))
+        places.append(_Place(rank=_BAR_RANK, width=_BAR + 5, text=bar))
     age = step_age(state, now)
     style = _age_style(state, now, palette)
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
@@ -240,8 +247,9 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         )
     )
     said = "" if age is None else f"last {'step' if is_seen else 'seen'} {fmt.recent(age)} ago"
-    said = said if len(said) <= _AGE else said.removeprefix("last ")
-    places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
+    short = said.removeprefix("last ")
+    said = said if len(said) <= _AGE else short
+    places.append(_Place(rank=7, width=_AGE, least=_SHORT_AGE, text=Text(said, style=style), short=short))
     return places
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.interrupted import half_way
 from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
+from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
@@ -68,7 +69,7 @@ def outcome_line(run: RunView, width: int, view: View) -> Text:
     line = Text.assemble((f" {shown.glyph} {run.run} {ending(run)}", f"bold {shown.colour(palette)}"))
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
     if run.state is RunState.FINISHED and run.loss is not None:
-        facts.append(f"{'best' if run.script else 'final'} loss {fmt.loss(run.loss)}")
+        facts.append(f"{'best' if run.script else 'final'} loss {loss_figure(run.loss)}")
     more = [f"{view.key_of('resume')} resumes it"] if is_resumable(run) and view.key_of("resume") else []
     if run.state is not RunState.FINISHED and run.detail:
         reason = run.detail.partition(" -> ")[0]  # what to do is in the events, and in the Run view
@@ -98,7 +99,7 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
         said = Text(f"{shown.glyph} ", style=shown.colour(palette))
         when = "" if run.started is None else fmt.day(run.started, view.now, view.zone)
         steps = "" if run.script else f", {fmt.plural(run.step, 'step')}" if run.step else ", no step"
-        loss = "" if run.loss is None else f", loss {fmt.loss(run.loss)}"
+        loss = "" if run.loss is None else f", loss {loss_figure(run.loss)}"
         said.append(f"{run.id}  {run.state}{steps}{loss}  {when}")
         said.stylize(palette.foreground, 2)
         lines.append(said)

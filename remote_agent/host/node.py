@@ -226,9 +226,10 @@ def status(folder: Path) -> NodeReport:
         case (RayState.STARTING | RayState.RUNNING) as state:
             process = processes.find_named(folder, layout.RAY)
             report = replace(report, state=state, pid=process.pid if process else None)
-            if supervised is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
+            if state is RayState.STARTING or processes.find_named(folder, layout.SUPERVISOR) is not None:
                 return report
-            return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
+            why = "the `up` that started it was cut off" if supervised is None else "its supervisor has ended"
+            return replace(report, cause=f"should Ray end, it stays so until `up`: {why}", hint="run `up`")
         case RayState.NONE:
             return replace(report, cause="Ray was not started here", hint="run `up`")
         case _ if supervised is not None and supervised.phase == supervision.ENDED:
@@ -259,8 +260,9 @@ def ray_state(folder: Path) -> RayState:
     if record is None:
         return RayState.NONE
     if processes.find_ours(folder, record) is not None:
-        # Once it has joined, it gets a supervisor, whose state stays.
-        return RayState.RUNNING if watched or supervised is not None else RayState.STARTING
+        # Once it has joined, it gets a supervisor, whose state stays, from what holds the folder until then.
+        is_begun = watched or supervised is not None or not processes.is_locked(folder)
+        return RayState.RUNNING if is_begun else RayState.STARTING
     if layout.stop_flag(folder).exists():
         return RayState.NONE  # it is being taken down, and did not end by itself
     spec = layout.read_spec(folder)

@@ -161,6 +161,18 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the folder by :func:`locked`."""
+    try:
+        with lock_path(folder).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def lock_path(folder: Path) -> Path:
     """The file behind :func:`locked`; the process that holds it may remove it."""
     return folder / ".lock"

@@ -11,6 +11,7 @@ from remote_agent import deadlines
 from remote_agent.host import layout, mesh, processes, ray_command, supervision, supervisor
 from remote_agent.host.process_table import Process
 from remote_agent.protocol import Leftover, StopReport
+from remote_agent.runs import end
 
 
 def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
@@ -53,6 +54,9 @@ def _stop_runs(folder: Path, run_grace: float) -> StopReport:
     runs = {name: process for name, process in _alive(folder).items() if name.startswith(layout.RUN_PREFIX)}
     left = processes.stop_processes(folder, runs.values(), run_grace)
     ended = tuple(name for name, process in runs.items() if process not in left)
+    for name in ended:
+        with suppress(OSError):  # it may not have had the time for a last word, and is not to count as lost
+            end(folder, name.removeprefix(layout.RUN_PREFIX))
     return StopReport(stopped=ended, leftovers=tuple(processes.leftover(process) for process in left))
 
 

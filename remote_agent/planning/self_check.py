@@ -25,7 +25,10 @@ OFF = 0.15
 """A prediction that is off by more than this part ..."""
 
 STEPS = 20
-"""... for so many steps is corrected ..."""
+"""... for so many steps ..."""
+
+LASTING_S = 2.0
+"""... and seconds is corrected: where steps are short, other programs on a busy computer do that again and again ..."""
 
 ODD_STEPS = 2
 """... of which so many may be as predicted: a prediction that holds is off in a step now and then."""
@@ -69,18 +72,23 @@ class SelfCheck:
 
     Attributes:
         seen: the last steps, the newest last.
+        differing_s: seconds for which they have differed from the prediction.
         passed: steps since the prediction was made.
     """
 
     predicted: Prediction
     seen: tuple[Seen, ...] = ()
+    differing_s: float = 0.0
     passed: int = 0
 
     def after(self, step: Seen) -> SelfCheck:
         """With a further step."""
         if self.passed < FIRST_STEPS:
             return dataclasses.replace(self, passed=self.passed + 1)
-        return dataclasses.replace(self, seen=(*self.seen, step)[-STEPS:], passed=self.passed + 1)
+        now = dataclasses.replace(self, seen=(*self.seen, step)[-STEPS:], passed=self.passed + 1)
+        so_far = self.differing_s or now.seconds - step.seconds
+        differs = now._differs  # noqa: SLF001 - its own class
+        return dataclasses.replace(now, differing_s=so_far + step.seconds if differs else 0.0)
 
     @property
     def median(self) -> Seen:
@@ -97,6 +105,11 @@ class SelfCheck:
 
     @property
     def is_off(self) -> bool:
+        """The prediction is to be corrected."""
+        return self._differs and self.differing_s >= LASTING_S
+
+    @property
+    def _differs(self) -> bool:
         """The last :data:`STEPS` steps took longer than predicted, or all of them shorter, by more than :data:`OFF`."""
         if len(self.seen) < STEPS:
             return False

@@ -17,8 +17,18 @@ MEASURED_STEPS = 20
 
 
 def measured_s(steps: Sequence[protocol.Step]) -> float | None:
-    """Median seconds of the newest steps, without the time between two steps; None: there is none."""
-    return statistics.median(step.seconds for step in steps[-MEASURED_STEPS:]) if steps else None
+    """Median seconds of the newest steps, without the time between two steps; None: there is none.
+
+    Those before a worker left or came do not count: others made them, and another time was predicted for them.
+    """
+    alike = [step.seconds for step in steps[-MEASURED_STEPS:] if _is_like(step, steps[-1])]
+    return statistics.median(alike) if alike else None
+
+
+def _is_like(step: protocol.Step, newest: protocol.Step) -> bool:
+    """Whether the same workers made both; one may just be tried, which changes no prediction, as no correction them."""
+    made, make = ({part.worker for part in each.workers} for each in (step, newest))
+    return step.predicted_s == newest.predicted_s or made == make
 
 
 def predicted_s(before: float | None, event: protocol.Event) -> float | None:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Self
 
 from remote_agent.errors import ConfigError as ConfigError
+from remote_agent.errors import JobError as JobError
 from remote_agent.errors import TrainingError as TrainingError
 from remote_agent.protocol import DeviceSpec
 
@@ -40,10 +41,6 @@ _MAX_SAMPLES = 5
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C of the user; not an error of the job, as a ``KeyboardInterrupt`` that the job's own code raises is."""
-
-
-class JobError(TrainingError):
-    """The job's own code failed."""
 
 
 class UsageChanged(JobError):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent import protocol
+from remote_agent.errors import none_is_best
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
@@ -64,7 +65,7 @@ class TrainingResult:
         if not best:
             return self._with(self.state_dict)
         if self.best is None:
-            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best='val_loss'")
+            raise none_is_best()
         return self._with(checkpoint.load(self.best))
 
     def ema_model(self) -> nn.Module:

@@ -64,7 +64,7 @@ class Machine:
             raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
         if step == "read token":
             return Completed(0, HostText(f"\n{SECRET}\n{self._authority}"), HostText(""))
-        if step == "start node" and "stop" in command:
+        if step == "start Ray" and "stop" in command:
             return Completed(0, HostText(protocol.encode(protocol.StopReport()) + "\n"), HostText(""))
         return Completed(0, HostText(protocol.encode(self._report) + "\n"), HostText(""))
 
@@ -134,7 +134,7 @@ ENDED = protocol.NodeReport(host=HEAD, state=RayState.FAILED, cause="Ray ended a
 @pytest.mark.parametrize(
     ("head", "state", "says"),
     [
-        (Machine(HEAD, fails_at="start node"), HostState.UNREACHABLE, "the connection broke -> is the machine on?"),
+        (Machine(HEAD, fails_at="start Ray"), HostState.UNREACHABLE, "the connection broke -> is the machine on?"),
         (Machine(HEAD, fails_at="send token"), HostState.UNREACHABLE, "the connection broke -> is the machine on?"),
         (Machine(HEAD, report=ENDED), HostState.FAILED, "Ray ended at once -> see logs/ray.log there"),
     ],
@@ -179,6 +179,13 @@ async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
     assert [machine.given for machine in fleet.machines] == [{}] * 3
 
 
+async def test_only_hosts_without_ray_are_said_to_start(tmp_path: Path, make_facts: Any) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"))
+    assert (await fleet.up()).joined == HOSTS
+    starting = [event for event in fleet.heard if isinstance(event, events.HostChanged)]
+    assert [event.host for event in starting if event.state is HostState.STARTING] == ["nas"]
+
+
 async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
     tmp_path: Path, make_facts: Any
 ) -> None:
@@ -198,7 +205,7 @@ async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_clu
 async def test_a_new_cluster_whose_head_fails_is_down_and_nothing_is_left_on_the_others(
     tmp_path: Path, make_facts: Any
 ) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="start node"), running=())
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="start Ray"), running=())
     with pytest.raises(ClusterError, match="the head mercer did not start: the connection broke"):
         await fleet.up()
     assert fleet.state.cluster_state is ClusterState.DOWN
@@ -244,7 +251,7 @@ class Late(Machine):
         self.may_join = asyncio.Event()
 
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
-        if step == "start node":
+        if step == "start Ray":
             await self.may_join.wait()
         return await super().run(command, step=step, deadline=deadline, stdin=stdin)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import json
 import os
 import sys
@@ -57,7 +58,7 @@ def run_of(folder: Path, model: Path, **given: Any) -> tuple[Path, torch.nn.Modu
         for parameter in trained.parameters():
             if parameter.requires_grad:
                 parameter.normal_(std=0.1)
-    about = {"position": 0, "seed": 0, "config": {"batch_size": 1, "seed": 0}}
+    about = {"position": 0, "seed": 0, "config": dataclasses.asdict(settings)}
     checkpoint.save(place / "checkpoints", 7, trained, about)
     return place, trained.eval()
 

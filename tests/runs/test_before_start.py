@@ -16,6 +16,7 @@ from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs import before_start
 from hetero_tui.runs.order import read_order
+from hetero_tui.runs.sweep import read_sweep
 from hetero_tui.transport import open_transport
 
 
@@ -123,3 +124,67 @@ async def test_a_host_whose_python_fails_is_left_to_the_run(
     looked_at = fleet(monkeypatch, homes, head="b")
     monkeypatch.setattr(before_start.agent, "inline", lambda *_: "-c 'raise SystemExit(3)'")
     assert await refusal(looked_at) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts", "refused"),
+    [
+        ({"shards": "3"}, 2, True),
+        ({"shards": "3", "strategy": "ssp"}, 1, True),
+        ({"shards": "3"}, 3, False),
+        ({"shards": "3", "strategy": "allreduce"}, 1, False),
+        ({"strategy": "sync"}, 1, False),
+    ],
+)
+def test_more_shards_than_hosts_are_refused_before_anything_is_contacted(
+    settings: dict[str, str], hosts: int, refused: bool
+) -> None:
+    order, there = read_order("digits", settings), [Host(name=f"h{number}", address="h") for number in range(hosts)]
+    if not refused:
+        before_start.refuse_for(order, there)
+        return
+    with pytest.raises(OrderError, match=f"shards=3: there {'is 1 host' if hosts == 1 else 'are 2 hosts'}"):
+        before_start.refuse_for(order, there)
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"), [((16, 8), True), ((16, None), False), ((64, 8), False), ((16, 8, None), True)]
+)
+def test_a_unit_that_no_device_may_take_is_refused_before_anything_is_contacted(
+    limits: tuple[int | None, ...], refused: bool
+) -> None:
+    order = read_order("digits", {"unit": "512", "batch_size": "32"})
+    roles = ["any", "any", "server"]
+    there = [
+        Host(name=f"h{number}", address="h", max_batch=most, role=cast("Any", roles[number]))
+        for number, most in enumerate(limits)
+    ]
+    with (
+        pytest.raises(OrderError, match=r"unit=32: .* largest max_batch is 16 -> set unit=16 or less")
+        if refused
+        else nullcontext()
+    ):
+        before_start.refuse_for(order, there)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"staleness": "3", "strategy": "sync"}, ["staleness=3 has no effect: it counts with strategy=ssp"]),
+        ({"staleness": "3"}, []),
+        ({"outer_momentum": "0.5"}, ["outer_momentum=0.5 has no effect: it counts with outer=nesterov"]),
+    ],
+)
+async def test_a_setting_without_effect_is_told_before_anything_starts(
+    settings: dict[str, str], said: list[str]
+) -> None:
+    told: list[str] = []
+    assert await before_start.archive_of(read_order("digits", settings), lambda _, text: told.append(text)) is None
+    assert told == said
+
+
+async def test_a_setting_that_counts_with_one_that_is_swept_is_not_told_to_have_no_effect() -> None:
+    order = read_sweep("digits", ["outer=none,nesterov"], 2, pairs=["outer_momentum=0.5", "strategy=local_sgd"])
+    told: list[str] = []
+    await before_start.archive_of(order, lambda _, text: told.append(text))
+    assert told == []

@@ -55,7 +55,9 @@ def test_a_misspelt_run_is_answered_with_the_nearest_one_and_all_that_there_are(
 def test_where_there_is_no_run_the_hint_says_how_to_start_one(run: str | None) -> None:
     with pytest.raises(RunError) as caught:
         find_among((), run)
-    assert caught.value.hint == "`hetero-tui train digits` starts one"
+    starts = "`hetero-tui train digits` starts one; after `down --purge`, `up` lists the runs that were kept"
+    assert caught.value.hint == starts
+    assert str(caught.value).startswith("no run "), "no name of a step that no user knows"
 
 
 def test_a_stop_without_a_name_ends_the_only_run_that_is_under_way_though_it_is_not_the_newest() -> None:

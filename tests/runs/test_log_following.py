@@ -41,7 +41,7 @@ async def said(answers: list[RunState | str], *, is_lost: bool) -> list[str]:
     async def ask() -> Place:
         answer = answers.pop(0)
         if answer == "nobody":
-            raise RunError("no run 'text-1' on the hosts that answer", step="find run")
+            raise RunError("no run 'text-1' on the hosts that answer")
         if isinstance(answer, RunState):
             return "one", replace(SUMMARY, state=answer)
         return answer, SUMMARY

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.order import chosen_by, parse_job, parse_settings, read_changes, read_order, refuse_shards
+from hetero_tui.runs.order import chosen_by, parse_job, parse_settings, read_changes, read_order
 from hetero_tui.runs.outline import outline
 from hetero_tui.runs.sweep import read_sweep
 
@@ -328,27 +328,6 @@ def test_settings_are_split_at_the_first_equals_sign_and_all_wrong_ones_named() 
     with pytest.raises(OrderError) as error:
         read_order("digits", ["seed=1", "oops", "=3", "seeds=1"])
     assert len(error.value.mistakes) == 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "hosts", "refused"),
-    [
-        ({"shards": "3"}, 2, True),
-        ({"shards": "3", "strategy": "ssp"}, 1, True),
-        ({"shards": "3"}, 3, False),
-        ({"shards": "3", "strategy": "allreduce"}, 1, False),
-        ({"strategy": "sync"}, 1, False),
-    ],
-)
-def test_more_shards_than_hosts_are_refused_before_anything_is_contacted(
-    settings: dict[str, str], hosts: int, refused: bool
-) -> None:
-    order = read_order("digits", settings)
-    if not refused:
-        refuse_shards(order, hosts)
-        return
-    with pytest.raises(OrderError, match=f"shards=3: there {'is 1 host' if hosts == 1 else 'are 2 hosts'}"):
-        refuse_shards(order, hosts)
 
 
 def test_a_setting_is_also_named_by_its_initials_as_in_papers(tmp_path: Path) -> None:

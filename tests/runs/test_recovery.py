@@ -64,7 +64,7 @@ async def test_why_a_host_is_not_taken_back_is_told_once_for_each_cause(tmp_path
         refused.put_nowait(cause)
 
     async def refuse(_: str) -> None:
-        raise ClusterError(await refused.get(), step="plan cluster")
+        raise ClusterError(await refused.get(), step="up")
 
     watched = Watched(tmp_path)
     watched.fleet.emit = lambda event: said.put_nowait(event.text) if isinstance(event, events.Notice) else None

@@ -21,6 +21,9 @@ def test_a_run_that_has_made_all_its_steps_goes_on_only_to_more() -> None:
     refuse_if_done(DONE, {"num_iterations": "501"})
     refuse_if_done(DONE, {"epochs": "9"})
     refuse_if_done(replace(DONE, state=RunState.STOPPED), {"learning_rate": "0.1"})
+    for state in (RunState.FINISHED, RunState.FAILED):
+        with pytest.raises(RunError, match="is a script or a sweep"):
+            refuse_if_done(replace(DONE, script=True, state=state), {})
     with pytest.raises(RunError, match="has made 500 steps already"):
         refuse_if_done(replace(DONE, state=RunState.STOPPED), {"num_iterations": "500"})
 
@@ -33,8 +36,6 @@ def test_a_run_without_a_checkpoint_is_refused_with_what_is_known_of_the_hosts_t
     away = Unreachable("mercer", "no answer", step="connect", hint="is it on?")
     with pytest.raises(RunError, match=r"no host that answers .*; not asked: mercer \(no answer\) -> is it on\?"):
         refuse_without_checkpoint(failed, [("nas", failed)], [away])
-    with pytest.raises(RunError, match="is a script or a sweep"):
-        refuse_without_checkpoint(replace(failed, script=True), [("nas", failed)])
 
 
 def test_a_run_does_not_go_on_beside_another_one_that_is_under_way() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, timedelta, timezone
 
 import pytest
 
+from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
 
 GB = 2**30
@@ -42,11 +43,11 @@ GB = 2**30
         (lambda: fmt.percent(0.84), " 84%"),
         (lambda: fmt.percent(1.0), "100%"),
         (lambda: fmt.percent(None), " n/a"),
-        (lambda: fmt.loss(4.8034), "4.803"),
-        (lambda: fmt.loss(0.0412), "0.0412"),
-        (lambda: fmt.loss(1.2e-5), "1.2e-05"),
-        (lambda: fmt.loss(12345.0), "1.2e+04"),
-        (lambda: fmt.loss(0.0), "0.0000"),
+        (lambda: loss_figure(4.8034), "4.803"),
+        (lambda: loss_figure(0.0412), "0.0412"),
+        (lambda: loss_figure(1.2e-5), "1.2e-05"),
+        (lambda: loss_figure(12345.0), "12345.0"),
+        (lambda: loss_figure(0.0), "0.0000"),
         (lambda: fmt.figure("test_accuracy", 0.9731), "test accuracy 97.3%"),
         (lambda: fmt.figure("test_loss", 0.12345), "test loss 0.1235"),
         (lambda: fmt.size(1023), "1023 B"),
@@ -94,14 +95,16 @@ GB = 2**30
         (lambda: fmt.link_rate(9.95e6 / 8), "10 Mb/s"),
         (lambda: fmt.link_rate(999.4e6 / 8), "999 Mb/s"),
         (lambda: fmt.link_rate(999.5e6 / 8), "1.0 Gb/s"),
-        (lambda: fmt.loss(1000.0), "1.0e+03"),
-        (lambda: fmt.loss(999.0), "999.0"),
-        (lambda: fmt.loss(100.0), "100.0"),
-        (lambda: fmt.loss(99.5), "99.500"),
-        (lambda: fmt.loss(0.1), "0.100"),
-        (lambda: fmt.loss(0.0999), "0.0999"),
-        (lambda: fmt.loss(0.0001), "0.0001"),
-        (lambda: fmt.loss(-4.8), "-4.800"),
+        (lambda: loss_figure(123456.0), "1.2e+05"),
+        (lambda: loss_figure(999.0), "999.0"),
+        (lambda: loss_figure(100.0), "100.0"),
+        (lambda: loss_figure(99.5), "99.500"),
+        (lambda: loss_figure(0.1), "0.1000"),
+        (lambda: loss_figure(0.0999), "0.0999"),
+        (lambda: loss_figure(0.00016), "0.00016"),
+        (lambda: loss_figure(float("inf")), "inf"),
+        (lambda: loss_figure(None), "n/a"),
+        (lambda: loss_figure(-4.8), "-4.800"),
         (lambda: fmt.figure("accuracy", 0.0), "accuracy 0.0%"),
         (lambda: fmt.figure("accuracy", 1.0), "accuracy 100.0%"),
         (lambda: fmt.figure("accuracy", 97.3), "accuracy 97.3"),

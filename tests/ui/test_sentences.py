@@ -23,6 +23,7 @@ from hetero_tui.state import WORKERS, LogLine, Phase, RunView, State
 from hetero_tui.ui.cells import host_line, state_words
 from hetero_tui.ui.columns import choose
 from hetero_tui.ui.details import details_lines, wrapped
+from hetero_tui.ui.draw.tables import table_line
 from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import ending, header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
@@ -33,6 +34,7 @@ from hetero_tui.ui.sentences import evaluation_words, farewell, idle_lines, keys
 from hetero_tui.ui.train_form import foot
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.faults import _cells as fault_cells
+from hetero_tui.ui.views.faults import _columns
 from hetero_tui.ui.views.faults import foot as faults_foot
 from hetero_tui.ui.views.runs import _cells as run_cells
 from remote_agent import protocol
@@ -74,6 +76,25 @@ def test_each_group_of_hosts_that_do_not_train_is_named_where_there_is_room(scen
         hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)
         said = header_line(replace(state, hosts=hosts), "", scenarios.NOW, UTC, 200, DARK).plain
         assert f"1 {word}" in said
+
+
+def test_a_long_name_of_a_run_is_whole_where_the_age_of_its_last_step_can_be_said_in_fewer_words(scenarios) -> None:
+    state = scenarios.faulty()
+    named = replace(state, run=replace(state.run, run="language-model-7f3"))
+    said = header_line(named, "", scenarios.NOW, UTC, 120, DARK).plain
+    assert "1 paused  ● language-model-7f3  step 1,204/5,000" in said
+    assert "  step 1.0 s ago" in said
+    wide = header_line(named, "", scenarios.NOW, UTC, 130, DARK).plain  # a bar goes before a name is cut
+    assert "● language-model-7f3" in wide
+    assert "24%" not in wide
+
+
+def test_what_was_done_about_a_fault_gets_the_room_that_what_happened_does_not_need(scenarios) -> None:
+    state = scenarios.faulty()
+    done = "12 samples went to mercer, crosby"
+    faults = [replace(fault, done=done) for fault in state.run.faults]
+    cells = fault_cells(faults[0], view_of(state, scenarios))
+    assert done in table_line(_columns(faults), cells, 116).plain
 
 
 @pytest.mark.parametrize(
@@ -523,7 +544,7 @@ def test_of_a_run_that_makes_no_steps_of_its_own_none_are_counted(scenarios) -> 
     swept = replace(runs[0], state=RunState.FINISHED, step=20, loss=0.25)  # of 20 trials the best
     assert run_rows((("mercer", swept),))[0][3:6] == ["-", "0.2500", "-"]
     said = [line.plain for line in idle_lines(view_of(replace(state, runs=(swept,)), scenarios), 80, 4)]
-    assert said[1].startswith("✔ sweep-1  finished, loss 0.250  ")
+    assert said[1].startswith("✔ sweep-1  finished, loss 0.2500  ")
 
 
 def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials(scenarios) -> None:
@@ -537,7 +558,7 @@ def test_a_sweep_that_is_opened_is_not_said_to_have_made_as_many_steps_as_trials
     assert state.run.detail == ""
     state = apply(state, RunProgressed(run="sweep-1", event=ended))
     said = outcome_line(state.run, 100, view_of(state, scenarios)).plain.split("   ")
-    assert said == [" ✔ sweep-1 finished", "best loss 0.250", "in 1 min"]
+    assert said == [" ✔ sweep-1 finished", "best loss 0.2500", "in 1 min"]
 
 
 def test_a_training_that_failed_before_it_began_is_not_taken_for_a_script(scenarios) -> None:

@@ -303,7 +303,7 @@ def cause_in(lines: list[str]) -> str:
     for start, line in enumerate(lines):
         if re.match(r"\s*(error:|×)", line):
             whole = " ".join(part.strip(" \t╰─▶├│×") for part in lines[start:] if part.strip())
-            return one_line(re.sub(r"^error:\s*", "", whole).replace(" cause: ", " "), 400)
+            return one_line(re.sub(r":? cause: ", ": ", re.sub(r"^error:\s*", "", whole)), 400)
     return one_line(lines[-1]) if lines else ""
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, CommandFailed
@@ -28,9 +28,18 @@ class Lack:
 
 
 async def lacking(
-    cluster: str, transports: Mapping[str, Transport], facts: Mapping[str, HostFacts], requirements: Sequence[str]
+    cluster: str,
+    transports: Mapping[str, Transport],
+    facts: Mapping[str, HostFacts],
+    requirements: Sequence[str],
+    *,
+    of_head: Sequence[str] = (),
+    head: str | None = None,
 ) -> tuple[Lack, ...]:
     """Ask the training Pythons of the hosts in ``facts`` which requirements they do not meet.
+
+    Args:
+        of_head: requirements for ``head`` alone; of None, any of the hosts that meets them can become the head.
 
     Raises:
         HostError: a host did not answer.
@@ -38,7 +47,8 @@ async def lacking(
 
     async def ask(host: str) -> Lack:
         python = facts[host].python.executable
-        command = agent.with_python(agent.inline("host/requirements.py", *requirements), [python])
+        wanted = (*requirements, *(of_head if head in (None, host) else ()))
+        command = agent.with_python(agent.inline("host/requirements.py", *wanted), [python])
         done = await transports[host].run(command, step=STEP, deadline=deadlines.COMMAND)
         try:
             lacks = json.loads(done.stdout.last('{"lacks"') or "")["lacks"]
@@ -46,10 +56,13 @@ async def lacking(
             said = last_lines(done.stderr, 1) or f"it ended with status {done.exit_status}"
             hint = "run `hetero-tui check`"
             raise CommandFailed(host, f"can't tell which packages are there: {said}", step=STEP, hint=hint) from None
-        packages = tuple(one for one in requirements if one in lacks)
+        packages = tuple(one for one in wanted if one in lacks)
         return Lack(host, packages, "" if is_ours(cluster, facts[host]) else python)
 
-    found = await asyncio.gather(*(ask(host) for host in facts))
+    found = await asyncio.gather(*(ask(host) for host in facts if requirements or of_head))
+    if any(head in (None, lack.host) and not {*of_head} & {*lack.packages} for lack in found):
+        needless = {*of_head} - {*requirements}
+        found = [replace(lack, packages=tuple(one for one in lack.packages if one not in needless)) for lack in found]
     return tuple(lack for lack in found if lack.packages)
 
 

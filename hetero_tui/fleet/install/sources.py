@@ -77,10 +77,12 @@ class Sources:
         return {f"UV_PYTHON_{name}": self.python_mirror} if self.python_mirror else {}
 
     def another(self, cause: str) -> str:
-        """The option that replaces the index which ``cause`` is about, for a hint."""
+        """The option that replaces the index which ``cause`` is about, or that named it, for a hint."""
         if self.torch_index.rstrip("/") in cause or "pytorch.org/" in cause:  # whose wheels are on another host
+            if self.torch_index != TORCH_INDEX:
+                return f"or is `--torch-index` ({VARIABLES[1]}) wrong, which names that place?"
             return "`--torch-index URL` names another place for the builds of torch"
-        return "`--index URL` names another index"
+        return f"or is `--index` ({VARIABLES[0]}) wrong?" if self.index else "`--index URL` names another index"
 
     def _of_torch(self, environment: Environment) -> str:
         """The index of a build of torch; empty: it is PyPI's."""

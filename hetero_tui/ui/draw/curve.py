@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 
 from hetero_tui.state import Fault
-from hetero_tui.ui import format as fmt
+from hetero_tui.text import loss_figure
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.palette import Palette
 
@@ -31,7 +31,7 @@ def loss_blocks(points: Points, width: int, palette: Palette, none: str = "no st
     """The whole curve in one line: first and last loss with blocks between them."""
     if not points:
         return Text(none, style=palette.muted)
-    first, last = fmt.loss(points[0][1]), fmt.loss(points[-1][1])
+    first, last = loss_figure(points[0][1]), loss_figure(points[-1][1])
     room = width - len(first) - len(last) - 2
     line = Text(f"{first} ", style=palette.muted)
     drawn = blocks([value for _, value in points], room)
@@ -45,7 +45,7 @@ def curve(
     width: int,
     height: int,
     palette: Palette,
-    label: Callable[[float], str] = fmt.loss,
+    label: Callable[[float], str] = loss_figure,
     *,
     logarithmic: bool = False,
     none: str = "no step yet",

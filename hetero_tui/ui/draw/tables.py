@@ -22,6 +22,7 @@ class Col:
         rank: of those that do not fit, the one of the highest rank goes first.
         right: whether its cells stand at the right.
         grows: takes what is left over.
+        wanted: cells that it needs; what it takes beyond them is what others that grow leave.
     """
 
     title: str
@@ -29,6 +30,7 @@ class Col:
     rank: int = 0
     right: bool = False
     grows: bool = False
+    wanted: int = 1000
 
 
 def fitting(columns: Sequence[Col], width: int) -> list[tuple[int, Col, int]]:
@@ -37,9 +39,13 @@ def fitting(columns: Sequence[Col], width: int) -> list[tuple[int, Col, int]]:
     while len(kept) > 1 and sum(column.width + GAP for _, column in kept) - GAP > width:
         kept.remove(max(kept, key=lambda entry: entry[1].rank))
     spare = width - (sum(column.width + GAP for _, column in kept) - GAP)
-    growing = [place for place, column in kept if column.grows]
-    share = max(0, spare) // len(growing) if growing else 0
-    return [(place, column, column.width + (share if place in growing else 0)) for place, column in kept]
+    growing = sorted((place for place, column in kept if column.grows), key=lambda place: columns[place].wanted)
+    more = dict.fromkeys((place for place, _ in kept), 0)
+    for left, place in zip(range(len(growing), 0, -1), growing, strict=True):  # what one leaves is for the others
+        part, lacks = max(0, spare) // left, max(0, columns[place].wanted - columns[place].width)
+        more[place] = min(part, lacks) if left > 1 else part
+        spare -= more[place]
+    return [(place, column, column.width + more[place]) for place, column in kept]
 
 
 def titles_line(columns: Sequence[Col], width: int, palette: Palette) -> Text:

@@ -16,9 +16,11 @@ _EXAMPLE = (
 
 def tutorial_title(view: View) -> str:
     """Whether there is nothing yet, or something to mend: a mistake has its line of the file."""
-    return (
-        "The inventory has mistakes" if any(line.startswith("line ") for line in view.mistakes) else "No machines yet"
-    )
+    return "The inventory has mistakes" if _is_wrong(view) else "No machines yet"
+
+
+def _is_wrong(view: View) -> bool:
+    return any(line.startswith("line ") for line in view.mistakes)
 
 
 def tutorial_lines(view: View, width: int) -> list[Text]:
@@ -26,7 +28,10 @@ def tutorial_lines(view: View, width: int) -> list[Text]:
     palette = view.palette
     said, code, key = palette.foreground, f"bold {palette.accent}", f"bold {palette.accent}"
     width = max(20, width)
-    lines = [Text(part, style=said) for part in wrapped("Add your machines, a name and an address each, to", width)]
+    first = (
+        "Correct the lines named below, in" if _is_wrong(view) else "Add your machines, a name and an address each, to"
+    )
+    lines = [Text(part, style=said) for part in wrapped(first, width)]
     lines += [Text(f"  {part}", style=code) for part in wrapped(view.inventory_path, width - 2)]
     for mistake in view.mistakes:
         lines += [Text(part, style=palette.bad) for part in wrapped(mistake, width)]

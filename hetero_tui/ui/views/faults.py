@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 
@@ -25,12 +26,13 @@ from remote_agent.states import RunState
 from remote_agent.wording import share
 
 _HOST, _WHAT = Col(title="HOST", width=12), Col(title="WHAT", width=20, grows=True)
+_DONE = Col(title="DONE", width=18, rank=2, grows=True)
 _COLUMNS = (
     Col(title="#", width=3, right=True),
     Col(title="TIME", width=8, rank=3),
     _HOST,
     _WHAT,
-    Col(title="DONE", width=18, rank=2, grows=True),
+    _DONE,
     Col(title="STALL", width=10, right=True, rank=1),
     Col(title="BACK", width=16),
 )
@@ -85,23 +87,33 @@ class FaultsTable(Table):
 
 
 def _columns(faults: Sequence[Fault]) -> list[Col]:
-    """The columns; hosts with short names leave their room to what happened."""
-    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)]) if faults else _HOST.width
+    """The columns; what short names of hosts and what happened do not need is for what was done."""
+    if not faults:
+        return [*_COLUMNS]
+    longest = max([len(_HOST.title), *(len(fault.host) for fault in faults)])
     host = replace(_HOST, width=min(longest, _HOST.width))
-    what = replace(_WHAT, width=_WHAT.width + _HOST.width - host.width)
-    return [{_HOST: host, _WHAT: what}.get(column, column) for column in _COLUMNS]
+    what = replace(
+        _WHAT,
+        width=_WHAT.width + _HOST.width - host.width,
+        wanted=max(cell_len(_what(fault)) for fault in faults),
+    )
+    done = replace(_DONE, wanted=max(cell_len(fault.done) for fault in faults))
+    return [{_HOST: host, _WHAT: what, _DONE: done}.get(column, column) for column in _COLUMNS]
+
+
+def _what(fault: Fault) -> str:
+    glyph = "✔" if fault.back is not None else "▲"
+    what = f"{fault.word}: {fault.what}" if fault.word not in fault.what else fault.what
+    return f"{glyph} {what}{f' ×{fault.tries + 1}' if fault.tries else ''}"
 
 
 def _cells(fault: Fault, view: View) -> list[Text]:
     palette = view.palette
-    glyph = "✔" if fault.back is not None else "▲"
-    what = f"{fault.word}: {fault.what}" if fault.word not in fault.what else fault.what
-    tries = f" ×{fault.tries + 1}" if fault.tries else ""
     return [
         Text(str(fault.number), style=palette.muted),
         Text(fmt.clock(_here(fault.time, view), view.zone), style=palette.muted),
         Text(fault.host, style=f"bold {palette.foreground}"),
-        Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
+        Text(_what(fault), style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
         Text(_stall(fault, view), style=palette.foreground),
         _back(fault, view),

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 
 from hetero_tui.state import HostView, RunView
+from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, Arrangement, arrange
 from hetero_tui.ui.details import details_lines
@@ -214,6 +215,6 @@ def none_yet(run: RunView) -> str:
 
 
 def _loss_title(run: RunView, *, with_speed: bool) -> str:
-    loss = "Loss" if run.loss is None else f"Loss {fmt.loss(run.loss)}"
+    loss = "Loss" if run.loss is None else f"Loss {loss_figure(run.loss)}"
     speed = run.samples_per_second
     return loss if speed is None or not with_speed else f"{loss}, {fmt.throughput(speed)}"

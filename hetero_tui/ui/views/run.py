@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
 from hetero_tui.state import RunView
+from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, SIDE_BY_SIDE
 from hetero_tui.ui.details import wrapped
@@ -105,7 +106,7 @@ class RunPane(Pane):
             points = smoothed(points)
         how = [_ZOOMS[self.zoom]] + ["smoothed"] * self.is_smooth + ["log scale"] * self.is_logarithmic
         below = Text(evaluation_words(run), style=view.palette.foreground) if run.evaluated is not None else None
-        self.titled("loss", f"Loss {fmt.loss(run.loss)}, {', '.join(how)}", below)
+        self.titled("loss", f"Loss {loss_figure(run.loss)}, {', '.join(how)}", below)
         if height < 3:
             self.lines("loss").show([loss_blocks(points, width, view.palette)])
             return

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 
 from hetero_tui.events import HostState
 from hetero_tui.state import RunView
+from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.arrangement import FRAME
@@ -146,7 +147,7 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
         Text(run.job, style=palette.foreground),
         Text(f"{shown.glyph} {run.state}", style=palette.muted if is_old else shown.colour(palette)),
         Text("-" if run.script else f"{run.step:,}", style=palette.foreground),
-        Text("-" if run.script and run.loss is None else fmt.loss(run.loss), style=palette.foreground),
+        Text("-" if run.script and run.loss is None else loss_figure(run.loss), style=palette.foreground),
         Text(blocks(run.curve, _CURVE), style=palette.accent),
         Text("-" if run.started is None else fmt.day(run.started, view.now, view.zone), style=palette.muted),
         Text(fmt.took(took), style=palette.foreground),
@@ -216,7 +217,7 @@ def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: 
         figures = [
             f"{shown.glyph} {run.state}",
             fmt.plural(run.step, "step"),
-            f"loss {fmt.loss(run.loss)}",
+            f"loss {loss_figure(run.loss)}",
             f"batch {run.batch_size:,}",
             f"in {fmt.took(run.seconds)}",
             fmt.throughput(run.samples_per_second),

@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from remote_agent.errors import no_average, none_is_best
 from remote_agent.goals import Goal, Watched
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
@@ -90,7 +91,7 @@ class Checkpoint:
             JobError: none was kept, or it is not on this host.
         """
         if not self.config.get("keep_best"):
-            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best=val_loss")
+            raise none_is_best()
         found = self.goal.best(self.watched)
         if found is None:
             raise JobError("no evaluation has given a number so far, so no checkpoint is the best one")
@@ -110,7 +111,7 @@ class Checkpoint:
         remembered = self.training_state().optimizer
         averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
         if not averages:
-            raise JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")
+            raise no_average()
         parameters = dict(model.named_parameters())
         for name, average in averages.items():
             parameters[name].copy_(average)

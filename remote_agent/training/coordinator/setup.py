@@ -186,7 +186,7 @@ def ready(
                 workers=workers,
                 optimizer=optimizer,
                 candidates=candidates,
-                measured=measured.in_units(planned.config.unit),
+                measured=planned.measured,
                 there=fleet.there,
                 planned=planned,
                 began=began,

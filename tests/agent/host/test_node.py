@@ -20,8 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from remote_agent import runs
 from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, teardown
-from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
+from remote_agent.protocol import NodeReport, NodeSpec, RunSpec, StopReport, decode, encode
 from tests.specs import give_certificate
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
@@ -393,6 +394,27 @@ def test_a_stop_on_a_disk_that_became_read_only_ends_what_runs_and_says_what_it_
     assert not layout.token_path(folder).exists()
 
 
+def test_a_run_without_a_last_word_that_a_teardown_ended_was_stopped_and_is_not_lost(launched, folder):
+    launched("run-text-1", "import time; time.sleep(600)")
+    place = folder / "runs" / "text-1"
+    place.mkdir(parents=True)
+    spec = RunSpec(
+        run="text-1",
+        job="text",
+        cluster="lab",
+        host="a",
+        ray_address="127.0.0.1:1",
+        node_address="127.0.0.1",
+        devices=(),
+        server_host="a",
+        config={},
+    )
+    (place / "run.json").write_text(encode(spec))
+    assert teardown.stop_runs(folder, 5.0).stopped == ("run-text-1",)
+    (summary,) = runs.list_runs(folder).runs
+    assert summary.state == "stopped"
+
+
 def test_a_specification_that_is_garbage_is_one_clear_report(agent):
     done = agent("host.node", "start", stdin="garbage\n")
     assert done.returncode == 1
@@ -402,7 +424,11 @@ def test_a_specification_that_is_garbage_is_one_clear_report(agent):
 
 def test_a_ray_that_ends_while_its_machine_is_taken_down_has_not_failed(launched, folder, wait_until):
     record = launched(layout.RAY, "import time; time.sleep(600)")
-    assert node.ray_state(folder) == node.status(folder).state == "starting", "it has no supervisor yet"
+    with processes.locked(folder, 1.0):
+        assert node.ray_state(folder) == node.status(folder).state == "starting", "it has no supervisor yet"
+    report = node.status(folder)
+    assert (report.state, report.hint) == ("running", "run `up`"), "what started it was killed, and no more follows"
+    assert report.cause == "should Ray end, it stays so until `up`: the `up` that started it was cut off"
     supervision.write(folder, supervision.Supervision(phase=supervision.WATCHING, since=1.0))
     assert node.ray_state(folder) == "running"
     layout.stop_flag(folder).touch()

@@ -148,13 +148,35 @@ def test_of_the_last_twenty_steps_two_may_be_as_predicted_and_the_rest_off_to_on
     predicted = predict(FLEET, WAY)
 
     def check(*times: float) -> bool:
-        seen = tuple(Seen(seconds=each * predicted.seconds, compute_s=1.0) for each in times)
-        return SelfCheck(predicted=predicted, seen=seen).is_off
+        found = SelfCheck(predicted=predicted, passed=FIRST_STEPS)
+        for each in times:
+            found = found.after(Seen(seconds=each * predicted.seconds, compute_s=1.0))
+        return found.is_off
 
     assert check(*[1.3] * 18, 1.0, 1.0)
     assert check(*[0.7] * 18, 1.0, 1.0)
     assert not check(*[1.3] * 17, 1.0, 1.0, 1.0)
     assert not check(*[1.3] * 10, *[0.7] * 10), "some longer, some shorter"
+
+
+def test_where_steps_are_short_a_prediction_is_corrected_once_it_has_been_off_for_two_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predicted = predict(FLEET, WAY)
+    monkeypatch.setattr(self_check, "LASTING_S", 199.5 * predicted.seconds)
+    check = SelfCheck(predicted=predicted, passed=FIRST_STEPS)
+    slow, usual = (Seen(seconds=each * predicted.seconds, compute_s=0.01) for each in (1.25, 1.0))
+    off = []
+    for _ in range(170):
+        check = check.after(slow)
+        off.append(check.is_off)
+    assert off.index(True) + 1 == 160
+    for _ in range(3):
+        check = check.after(usual)
+    assert not check.is_off
+    for _ in range(150):
+        check = check.after(slow)
+    assert not check.is_off, "what was before counts no more"
 
 
 def test_the_first_steps_of_a_plan_are_not_looked_at() -> None:

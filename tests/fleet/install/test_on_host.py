@@ -222,3 +222,11 @@ def test_why_uv_failed():
         "Failed to fetch: `https://x` Caused by: timed out"
     )
     assert cause_in([]) == ""
+
+
+def test_an_index_that_the_user_named_is_what_may_be_wrong() -> None:
+    named = Sources(torch_index="http://127.0.0.1:9", index="http://127.0.0.1:8/simple")
+    torch = hint_for("Failed to fetch: `http://127.0.0.1:9/cpu/torch/`: Connection refused", named)
+    assert torch.endswith("or is `--torch-index` (HETERO_TUI_TORCH_INDEX) wrong, which names that place?")
+    other = hint_for("Failed to fetch: `http://127.0.0.1:8/simple/ray/`: Connection refused", named)
+    assert other.endswith("or is `--index` (HETERO_TUI_INDEX) wrong?")

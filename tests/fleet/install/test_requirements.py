@@ -50,6 +50,27 @@ async def test_the_python_that_would_train_is_asked_and_nothing_is_installed(mak
     assert lack == Lack("laptop", ("numpy<1", "no-such-package"), sys.executable)
 
 
+async def test_what_the_head_needs_is_asked_of_the_head_or_of_all_that_may_be_it(make_facts, tmp_path):
+    has = tmp_path / "python"
+    none, one = '{"lacks": []}', '{"lacks": ["no-such-package"]}'
+    has.write_text(f"#!/bin/sh\ncase \"$*\" in *no-such-package*) echo '{one}';; *) echo '{none}';; esac\n")
+    has.chmod(0o755)
+    hosts = {name: Host(name=name, connection="local") for name in ("a", "b")}
+    inventory = Inventory(hosts=tuple(hosts.values()))
+    transports = {name: open_transport(host, inventory) for name, host in hosts.items()}
+    pythons = {"a": sys.executable, "b": str(has)}
+    facts = {name: make_facts(python={"version": "3.11.7", "executable": path}) for name, path in pythons.items()}
+
+    async def lacks(head, *requirements):
+        found = await lacking("lab", transports, facts, requirements, of_head=("einops",), head=head)
+        return {lack.host: lack.packages for lack in found}
+
+    assert await lacks("a") == {"a": ("einops",)}
+    assert await lacks("b") == {}
+    assert await lacks(None) == {}, "b can become the head"
+    assert await lacks("b", "no-such-package") == {"a": ("no-such-package",), "b": ("no-such-package",)}
+
+
 def test_what_is_missing_is_said_and_where_it_is_not_ours_to_install():
     refuse(())
     with pytest.raises(ClusterError) as refused:

@@ -57,9 +57,11 @@ class RunPlan:
         hosts: that take part; None: all.
         survey: of these hosts, for predictions; None: nothing is known.
         left_out: hosts that take no part, and why.
+        measured: of all devices, in the units of ``config``.
     """
 
     config: TrainingConfig
+    measured: Measurements
     watched: bool
     reasons: tuple[str, ...]
     hosts: tuple[str, ...] | None = None
@@ -131,6 +133,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
         why = surveying.about(config, survey)
     return RunPlan(
         config=config,
+        measured=profile.measured,
         watched=watched,
         reasons=(*why, *otherwise, *measured.notes, *findings.about(config, measured.findings)),
         hosts=hosts,
