@@ -82,8 +82,8 @@ class SameSteps:
             raise JobError(
                 f"step {step:,}: the optimizer's step made other weights on each worker, of the same gradients: it"
                 " depends on something that each worker has of its own (activations that a hook keeps? what loss left"
-                " in an attribute? a generator of its own? the clock? on unlike devices, such as a GPU and a CPU, random"
-                " numbers or the signs of singular vectors?)",
+                " in an attribute? a generator of its own? the clock? on unlike devices, such as a GPU and a CPU,"
+                " random numbers or the signs of singular vectors?)",
                 hint="let the step depend on gradients, weights and the optimizer's own state alone, and draw from"
                 " torch's global generator, which is seeded for each step, on the CPU (`torch.randn(p.shape).to(p)`):"
                 " devices of other kinds draw other numbers of the same seed; what it needs from the batch belongs into"

@@ -138,11 +138,13 @@ def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -
     on_gpu = Counter(spec.host for spec in devices if spec.device != "cpu")
     result = []
     for name, spec in zip(names(devices), devices, strict=True):
-        node, cpus, gpus_there = node_of(spec.host, nodes), on_cpu[spec.host], on_gpu[spec.host]
+        node, on_gpus = node_of(spec.host, nodes), on_gpu[spec.host]
         if spec.device == "cpu":
-            threads = (node.cpus - gpus_there) / cpus
+            threads = (node.cpus - on_gpus) / on_cpu[spec.host]
+        elif on_cpu[spec.host]:
+            threads = 1
         else:
-            threads = 1 if cpus else node.cpus / gpus_there
+            threads = node.cpus / on_gpus
         result.append(
             Placement(
                 worker=name,
