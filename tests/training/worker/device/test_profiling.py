@@ -53,7 +53,8 @@ def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is
         seed=0,
     )
     profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
-    measured = profiler.measure((2, 4), 0.01, 8)
+    profiler.measure((2, 4), 0.01, 8)
+    measured = profiler.check()
     assert measured.usage.changed == changed
     assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
 
@@ -125,6 +126,7 @@ def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPa
                 lambda own: called.append(-len(own._indices)) or Findings(),
             )
             profiler.measure((2, 64), 0.0, 64)
+            profiler.check()
         return max(called), -min(called)
 
     assert largest(look_s=9.0, slice_s=9.0) == (64, 12)
@@ -174,4 +176,6 @@ def measured_of(model: nn.Module) -> None:
     computer = SliceComputer(
         model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0, most=4
     )
-    Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
+    profiler.measure((2, 4), 0.01, 8)
+    profiler.check()
