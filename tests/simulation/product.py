@@ -264,6 +264,7 @@ class Journal:
         steps = [fields["step"] for _, kind, fields in events if kind == Step.__name__]
         self.continued, self.ended, self.step, self.closed = bool(events), "", max(steps, default=0), False
         self.listeners: list[Any] = []
+        self.left = ""
 
     def write(self, kind: type, **fields: Any) -> None:
         if self.closed:

@@ -386,7 +386,9 @@ class World:
             if not self.coordinator.dead and not self._has_to_begin_anew():
                 break
             kernel.wait(kernel.now + kernel.random.uniform(0.05, 0.3))
-            if self.error is not None or not self.request.lasting or not may_go_on():
+            self._end(self.cluster.unnamed)  # Ray has ended these with their coordinator
+            self.request = dataclasses.replace(self.request, follows=True)
+            if self.error is not None or not may_go_on():
                 self._again()
         self._last = kernel.now + LEFT_S
         kernel.wait(kernel.now + LEFT_S)
@@ -431,15 +433,14 @@ class World:
         return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))
 
     def _again(self) -> None:
-        """Ray has ended the actors with their coordinator, and the user resumes the run, or starts it again."""
-        for actor in [*self.cluster.unnamed, *map(self.cluster.find, self.cluster.lasting())]:
-            actor.end()
+        """The user resumes the run, or starts it again."""
+        self._end([actor for actor in map(self.cluster.find, self.cluster.lasting()) if actor is not None])
         self.request = dataclasses.replace(self.request, resume=self.folder)
         for path in self.folder.glob("*.pickle"):
             path.unlink()
         self.error = None
         if not self._checkpoints():
-            self.request = dataclasses.replace(self.request, resume=None)
+            self.request = dataclasses.replace(self.request, resume=None, follows=False)
             (self.folder / record.FILE).unlink(missing_ok=True)
             self.events.append((self.kernel.now - BEGIN_S, "StartedAnew", {}))
             while not all(host.node for host in self.hosts.values()):  # the user would be told which one is away
