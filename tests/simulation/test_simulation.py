@@ -221,6 +221,25 @@ def test_a_link_that_works_one_way_only_is_found_out_as_one_that_is_cut(way: str
     assert outcome.stall_s < 8
 
 
+@pytest.mark.parametrize(
+    ("way", "at"),
+    [
+        ("sync", 0.3),
+        ("allreduce", 0.3),
+        ("allreduce", 6.0),
+        ("pipeline", 6.0),
+        ("ssp", 6.0),
+        ("local_sgd_overlap", 6.0),
+    ],
+)
+def test_a_run_goes_on_by_itself_when_its_coordinator_ends_before_the_first_step_and_later(way: str, at: float) -> None:
+    outcome = simulate(0, [Fault(at, "coordinator", "a", 0.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert not any("ByHand" in event for event in outcome.events), said(outcome)
+    resumed = [event for event in outcome.events if "RunResumed" in event]
+    assert len(resumed) == 1, "the coordinator was lost while the run was under way"
+
+
 def test_a_coordinator_that_is_stopped_for_a_while_loses_nobody() -> None:
     for seed in range(4):
         outcome = simulate(seed, [Fault(6.0, "pause", "a", 6.0)], "sync")

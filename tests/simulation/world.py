@@ -421,19 +421,19 @@ class World:
     def _has_to_begin_anew(self) -> bool:
         """Whether the run ended before its first checkpoint as the product says that it may: the user starts it again.
 
-        A coordinator was killed, and nobody could take its place, or an actor was lost in each start.
+        An actor was lost in each start.
         """
         if self.error is None or self._checkpoints() or not isinstance(self.error, TrainingError):
             return False
         self.events.append((self.kernel.now - BEGIN_S, "GivenUp", {"cause": str(self.error)}))
-        was_lost_often = isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
-        return was_lost_often or "has no checkpoint" in self.error.cause
+        return isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
 
     def _checkpoints(self) -> bool:
         return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))
 
     def _again(self) -> None:
         """The user resumes the run, or starts it again."""
+        self.events.append((self.kernel.now - BEGIN_S, "ByHand", {}))
         self._end([actor for actor in map(self.cluster.find, self.cluster.lasting()) if actor is not None])
         self.request = dataclasses.replace(self.request, resume=self.folder)
         for path in self.folder.glob("*.pickle"):
