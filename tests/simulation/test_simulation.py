@@ -18,7 +18,7 @@ from remote_agent.training.deadlines import SLOW_DISK_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged
-from tests.simulation import product
+from tests.simulation import product, world
 from tests.simulation.cluster import Promise, SimulatedActor
 from tests.simulation.planted import BUGS, heartbeat_fails
 from tests.simulation.world import WAYS, Fault, Outcome, many, simulate
@@ -190,6 +190,23 @@ def test_a_worker_that_stops_for_good_is_started_again_where_its_host_lives() ->
     outcome = simulate(0, [Fault(4.0, "hang", "c", 0.1)], "sync")
     assert not outcome.wrong, said(outcome)
     assert any("WorkerLost" in event for event in outcome.events), "it stopped after its host was added again"
+
+
+@pytest.mark.parametrize("at", [0.3, 1.0, 1.6])
+@pytest.mark.parametrize("way", ["sync", "pipeline"])
+def test_processes_that_stop_for_good_before_the_first_step_are_started_again(
+    monkeypatch: pytest.MonkeyPatch, way: str, at: float
+) -> None:
+    monkeypatch.setattr(world, "START_S", 320.0)
+    outcome = simulate(0, [Fault(at, "freeze", "b", 400.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert not any("ByHand" in event for event in outcome.events), said(outcome)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_spare_process_that_has_stopped_as_well_takes_no_lost_shards_place(seed: int) -> None:
+    outcome = simulate(seed, [Fault(5.0, "freeze", "a", 60.0)], "sync")
+    assert not outcome.wrong, said(outcome)
 
 
 def test_a_worker_that_stops_while_a_shard_is_restored_holds_nothing_up() -> None:

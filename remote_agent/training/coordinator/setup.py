@@ -156,9 +156,9 @@ def ready(
             )
             if len(names) > 1:
                 tell(f"devices are measured, now the links between {hosts}")
-            before = profiles.read(request.profile)
-            if before is None and found is not None and request.same_job:  # on a new head, which has no profiles
-                before = profiles.decoded(found.survey)
+            # A new head has no profiles: it takes what the checkpoint says of the fleet.
+            carried = found.survey if found is not None and request.same_job else ""
+            before = profiles.read(request.profile) or profiles.decoded(carried)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
             plans = plans or not knows
             fleet = _fleet(request, model, servers, candidates, checked.relative, plans=plans)
