@@ -288,7 +288,7 @@ class Control:
         return added
 
 
-def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
+def measured(candidates: Sequence[Any], *_: Any, **__: Any) -> Measurements:
     """As ``measure`` has it."""
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
 

@@ -154,10 +154,10 @@ class Worker(LinkEnd):
             return Failed.of(error)
         return None
 
-    def check(self) -> Measured | Failed:
-        """See what the job does with its samples; returns that with what was measured."""
+    def check(self, again: bool) -> Measured | Failed:
+        """See what the job does with its samples; returns that with what was measured. ``again``: as the profiler's."""
         try:
-            measured = self._profiler.check()
+            measured = self._profiler.check(again=again)
         except TrainingError as error:
             return Failed.of(error)
         return dataclasses.replace(measured, fingerprint=self.fingerprint())

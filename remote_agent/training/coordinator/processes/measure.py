@@ -70,6 +70,8 @@ def measure(
     seconds: float,
     patience_s: float,
     crashes: Crashes | None = None,
+    *,
+    again: bool = False,
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
@@ -77,6 +79,7 @@ def measure(
         seconds: of the timing of one of them, beside the checks.
         patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.
+        again: the same job was measured on these devices a moment ago: each size is timed once, and checks are short.
 
     Raises:
         TrainingError: a device could not be measured, with its host.
@@ -88,12 +91,12 @@ def measure(
 
     def timed(candidate: Candidate) -> Ref[Failed | None]:
         # The first simulated device stands for all; the others only warm up, which is the smallest measurement.
-        brief = candidate in simulated[1:]
+        brief = again or candidate in simulated[1:]
         wanted = sizes(batch, len(candidates), candidate.seat.spec.max_batch)
         return candidate.actor.call("measure", wanted, 0.0 if brief else seconds)
 
     def checked(candidate: Candidate) -> Ref[Measured | Failed]:
-        return candidate.actor.call("check")
+        return candidate.actor.call("check", again)
 
     _answers(queues.values(), timed, patience_s, crashes)
     results = _answers([[candidate] for candidate in candidates], checked, patience_s, crashes)

@@ -138,22 +138,25 @@ class Profiler:
             costs=costs.costs(flat.trained(self._model), self._device, ready),
         )
 
-    def check(self) -> Measured:
+    def check(self, *, again: bool = False) -> Measured:
         """Add what :class:`Additivity` finds to what was measured; other workers may use the same cores meanwhile.
+
+        Args:
+            again: the same job was checked here before: a few of its samples are looked at, and no whole batch.
 
         Raises:
             JobError: the job's loss, model or data raised.
         """
         assert self._timed is not None, "it was measured"
         before = [buffer.clone() for buffer in self._weights.flats]
-        findings, changed = self._findings(flat.state(self._model), before, self._batch)
+        findings, changed = self._findings(flat.state(self._model), before, 0 if again else self._large(self._batch))
         usage = self._timed.usage
         usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
         return dataclasses.replace(self._timed, usage=usage, findings=findings)
 
     @torch.no_grad()
     def _findings(
-        self, state: dict[str, Tensor], first: Sequence[Tensor], batch: int
+        self, state: dict[str, Tensor], first: Sequence[Tensor], large: int
     ) -> tuple[Findings, frozenset[str]]:
         """What :class:`Additivity` finds, with other weights than the first ones; trained parameters that changed.
 
@@ -165,7 +168,7 @@ class Profiler:
         parameters = flat.trained(self._model)
         stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
         try:
-            large, few = self._large(batch), max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
+            few = max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
             additivity = Additivity(
                 self._model, self._computer, self._owner, self._samples, state, large, few, made=self._made
             )

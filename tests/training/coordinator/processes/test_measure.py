@@ -19,10 +19,10 @@ class Device:
     """A worker's actor; a call of it is its answer and what was called."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._name, self.given = name, dict[str, tuple[Any, ...]]()
 
     def call(self, method: str, *arguments: Any) -> rpc.Ref[Any]:
-        del arguments
+        self.given[method] = arguments
         points = ((2, 0.1), (4, 0.2))
         answer = Measured(points=points, usage=Usage()) if method == "check" else None
         return rpc.Ref((f"{method} {self._name}", answer))
@@ -38,13 +38,16 @@ def test_slices_are_timed_alone_on_a_computer_and_checks_are_made_together(monke
 
     monkeypatch.setattr(rpc, "first_ready", first_ready)
     monkeypatch.setattr(rpc, "get", lambda ref, _: ref.raw[1])
-    candidates = []
-    for name, machine in (("a", "one"), ("b", "one"), ("c", "two")):
+    candidates, devices = [], [Device(name) for name in "abc"]
+    for device, name, machine in zip(devices, "abc", ("one", "one", "two"), strict=True):
         node = Node(host=name, selector=("host", name), cpus=2, gpus=0)
         seat = Placement(worker=name, spec=DeviceSpec(host=name, device="cpu", name=""), node=node, threads=1)
         opened = WorkerReady(machine=machine, cores=2, device="cpu")
-        candidates.append(Candidate(seat, cast("rpc.Actor", Device(name)), opened))
+        candidates.append(Candidate(seat, cast("rpc.Actor", device), opened))
     measured = measure(candidates, 12, 0.5, 10.0)
     assert len(measured.profiles) == 3
     assert at_once[:3] == [["measure a", "measure c"], ["measure a"], ["measure b"]]
     assert at_once[3] == ["check a", "check b", "check c"]
+    assert devices[0].given == {"measure": ((2, 4), 0.5), "check": (False,), "ping": ()}
+    measure(candidates, 12, 0.5, 10.0, again=True)
+    assert devices[0].given == {"measure": ((2, 4), 0.0), "check": (True,), "ping": ()}

@@ -135,6 +135,23 @@ def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPa
     assert slow[1] == 4
 
 
+@pytest.mark.parametrize(("again", "most"), [(False, 64), (True, 12)])
+def test_a_job_that_was_checked_before_is_checked_again_with_a_few_samples(again: bool, most: int) -> None:
+    called: list[int] = []
+
+    def loss(network: nn.Module, batch: Tensor) -> Any:
+        called.append(len(batch))
+        return network(batch).square().mean()
+
+    model = nn.Linear(3, 2).train()
+    computer = SliceComputer(model, loss, datasets.as_dataset(torch.randn(64, 3)), CPU, seed=0)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(64), None)
+    profiler.measure((2, 64), 0.0, 64)
+    called.clear()
+    assert profiler.check(again=again).findings.apart >= 0
+    assert max(called) == most
+
+
 class Recurrent(nn.Module):
     """A recurrent layer, whose hidden state is of ``rows`` samples, or (0) of those of the call before."""
 
