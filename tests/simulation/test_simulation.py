@@ -91,11 +91,11 @@ def test_a_heartbeat_that_ends_with_an_error_ends_the_run() -> None:
 def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     measured, calls = product.measured, list[int]()
 
-    def odd(*given: Any) -> Measurements:
+    def odd(*given: Any, **named: Any) -> Measurements:
         calls.append(1)
         if len(calls) == 2:
             raise ValueError("one that nobody expected")
-        return measured(*given)
+        return measured(*given, **named)
 
     monkeypatch.setattr(product, "measured", odd)
     outcome = simulate(1, [Fault(4.0, "drain", "b", 3.0)])
@@ -106,11 +106,11 @@ def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkey
 def test_a_worker_that_fails_again_on_its_way_back_is_told_of_with_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     measured, calls = product.measured, list[int]()
 
-    def broken(*given: Any) -> Measurements:
+    def broken(*given: Any, **named: Any) -> Measurements:
         calls.append(1)
         if 2 <= len(calls) <= 4:
             raise ValueError("no driver")
-        return measured(*given)
+        return measured(*given, **named)
 
     monkeypatch.setattr(product, "measured", broken)
     outcome = simulate(1, [Fault(4.0, "drain", "b", 3.0)])
