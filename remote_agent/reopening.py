@@ -19,13 +19,14 @@ from remote_agent.states import RunState, stands_at
 class Reopened:
     """An events file that can be continued: ``seq`` is its last number, ``size`` its bytes, ``ended`` how it ended.
 
-    ``step`` is the last step that it tells of; 0: it tells of none.
+    ``step`` is the last step that it tells of; 0: it tells of none. ``left`` is the head that was lost since then.
     """
 
     seq: int
     size: int
     ended: str = ""
     step: int = 0
+    left: str = ""
 
 
 def examine(path: Path) -> Reopened:
@@ -36,6 +37,7 @@ def examine(path: Path) -> Reopened:
         protocol.ProtocolError: a line before the last one is no event.
     """
     seq = size = step = 0
+    left = ""
     final: protocol.Event | None = None
     for number, event, end in _from_end(path):
         if event is not None and event.kind in protocol.FINAL_KINDS and not seq:
@@ -43,10 +45,12 @@ def examine(path: Path) -> Reopened:
             continue
         if not seq:
             seq, size = number, end
+        if isinstance(event, protocol.HeadLost):
+            left = event.host
         if isinstance(event, protocol.Step | protocol.RunResumed):
             step = event.step
             break
-    return Reopened(seq, size, "" if final is None else _words(final, step), step)
+    return Reopened(seq, size, "" if final is None else _words(final, step), step, left)
 
 
 def reopen(path: Path) -> Reopened:

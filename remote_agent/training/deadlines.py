@@ -114,6 +114,9 @@ ALONE_S = 60.0
 FOLLOW_S = 0.05
 """Until a worker that only follows looks whether it is to take part again."""
 
+JOINING_S = 3.0
+"""Until the other hosts must have joined a new head; one that takes longer takes part later, and is measured alone."""
+
 NODES_S = 1.0
 """Between two looks at which hosts have a living node."""
 

@@ -173,6 +173,7 @@ def test_a_copy_of_a_lost_heads_run_says_first_that_the_head_was_lost(tmp_path: 
     last = protocol.decode_event((place / "events.jsonl").read_text().splitlines()[-1])
     assert isinstance(last, protocol.HeadLost)
     assert (last.seq, last.host, last.cause) == (3, "h", "no answer")
+    assert reopening.examine(place / "events.jsonl").left == "h"
     spec = protocol.decode(RunSpec, (place / "run.json").read_text())
     assert (spec.host, spec.epoch) == ("new", 7)
     runs.reopen(tmp_path, "digits-1", now)

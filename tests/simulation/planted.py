@@ -78,11 +78,11 @@ def _unheard_of() -> Iterator[None]:
     """An unexpected error while a worker is started ends the thread, and what waits for it waits on."""
     measured, in_background, calls = product.measured, Joining._in_background, list[int]()
 
-    def odd(*given: Any) -> Measurements:
+    def odd(*given: Any, **named: Any) -> Measurements:
         calls.append(1)
         if len(calls) % 2 == 0:
             raise ValueError("one that nobody expected")
-        return measured(*given)
+        return measured(*given, **named)
 
     def unheard(self: Joining, work: Callable[[], WorkerHandle]) -> Any:
         def quiet() -> WorkerHandle:

@@ -173,7 +173,7 @@ def compared(
 def _measured_as_they_are(slowness: Mapping[str, float]) -> Iterator[None]:
     """What the product measures before a run is what the simulation does."""
 
-    def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
+    def measured(candidates: Sequence[Any], *_: Any, **__: Any) -> Measurements:
         slow = [slowness[candidate.seat.spec.host] for candidate in candidates]
         free = DeviceCosts(turn_s=0.0, touch_s=0.0, step_s=0.0, update_s=0.0, ready=(), codec_s={})
         return Measurements(

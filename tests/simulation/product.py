@@ -269,6 +269,7 @@ class Journal:
         steps = [fields["step"] for _, kind, fields in events if kind == Step.__name__]
         self.continued, self.ended, self.step, self.closed = bool(events), "", max(steps, default=0), False
         self.listeners: list[Any] = []
+        self.left = ""
 
     def write(self, kind: type, **fields: Any) -> None:
         if self.closed:
@@ -292,7 +293,7 @@ class Control:
         return added
 
 
-def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
+def measured(candidates: Sequence[Any], *_: Any, **__: Any) -> Measurements:
     """As ``measure`` has it."""
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
 

@@ -18,7 +18,7 @@ from remote_agent.training.deadlines import SLOW_DISK_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker import staged
-from tests.simulation import product
+from tests.simulation import product, world
 from tests.simulation.cluster import Promise, SimulatedActor
 from tests.simulation.planted import BUGS, heartbeat_fails
 from tests.simulation.world import WAYS, Fault, Outcome, many, simulate
@@ -91,11 +91,11 @@ def test_a_heartbeat_that_ends_with_an_error_ends_the_run() -> None:
 def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     measured, calls = product.measured, list[int]()
 
-    def odd(*given: Any) -> Measurements:
+    def odd(*given: Any, **named: Any) -> Measurements:
         calls.append(1)
         if len(calls) == 2:
             raise ValueError("one that nobody expected")
-        return measured(*given)
+        return measured(*given, **named)
 
     monkeypatch.setattr(product, "measured", odd)
     outcome = simulate(1, [Fault(4.0, "drain", "b", 3.0)])
@@ -106,11 +106,11 @@ def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkey
 def test_a_worker_that_fails_again_on_its_way_back_is_told_of_with_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     measured, calls = product.measured, list[int]()
 
-    def broken(*given: Any) -> Measurements:
+    def broken(*given: Any, **named: Any) -> Measurements:
         calls.append(1)
         if 2 <= len(calls) <= 4:
             raise ValueError("no driver")
-        return measured(*given)
+        return measured(*given, **named)
 
     monkeypatch.setattr(product, "measured", broken)
     outcome = simulate(1, [Fault(4.0, "drain", "b", 3.0)])
@@ -192,6 +192,23 @@ def test_a_worker_that_stops_for_good_is_started_again_where_its_host_lives() ->
     assert any("WorkerLost" in event for event in outcome.events), "it stopped after its host was added again"
 
 
+@pytest.mark.parametrize("at", [0.3, 1.0, 1.6])
+@pytest.mark.parametrize("way", ["sync", "pipeline"])
+def test_processes_that_stop_for_good_before_the_first_step_are_started_again(
+    monkeypatch: pytest.MonkeyPatch, way: str, at: float
+) -> None:
+    monkeypatch.setattr(world, "START_S", 320.0)
+    outcome = simulate(0, [Fault(at, "freeze", "b", 400.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert not any("ByHand" in event for event in outcome.events), said(outcome)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_spare_process_that_has_stopped_as_well_takes_no_lost_shards_place(seed: int) -> None:
+    outcome = simulate(seed, [Fault(5.0, "freeze", "a", 60.0)], "sync")
+    assert not outcome.wrong, said(outcome)
+
+
 def test_a_worker_that_stops_while_a_shard_is_restored_holds_nothing_up() -> None:
     for seed in range(8):
         outcome = simulate(seed, [Fault(4.0, "hang", "c", 3.0), Fault(4.3, "shard", "a", 0.0)], "sync")
@@ -219,6 +236,25 @@ def test_a_link_that_works_one_way_only_is_found_out_as_one_that_is_cut(way: str
     assert not outcome.wrong, said(outcome)
     assert any("WorkerLost" in event for event in outcome.events)
     assert outcome.stall_s < 8
+
+
+@pytest.mark.parametrize(
+    ("way", "at"),
+    [
+        ("sync", 0.3),
+        ("allreduce", 0.3),
+        ("allreduce", 6.0),
+        ("pipeline", 6.0),
+        ("ssp", 6.0),
+        ("local_sgd_overlap", 6.0),
+    ],
+)
+def test_a_run_goes_on_by_itself_when_its_coordinator_ends_before_the_first_step_and_later(way: str, at: float) -> None:
+    outcome = simulate(0, [Fault(at, "coordinator", "a", 0.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert not any("ByHand" in event for event in outcome.events), said(outcome)
+    resumed = [event for event in outcome.events if "RunResumed" in event]
+    assert len(resumed) == 1, "the coordinator was lost while the run was under way"
 
 
 def test_a_coordinator_that_is_stopped_for_a_while_loses_nobody() -> None:

@@ -386,7 +386,9 @@ class World:
             if not self.coordinator.dead and not self._has_to_begin_anew():
                 break
             kernel.wait(kernel.now + kernel.random.uniform(0.05, 0.3))
-            if self.error is not None or not self.request.lasting or not may_go_on():
+            self._end(self.cluster.unnamed)  # Ray has ended these with their coordinator
+            self.request = dataclasses.replace(self.request, follows=True)
+            if self.error is not None or not may_go_on():
                 self._again()
         self._last = kernel.now + LEFT_S
         kernel.wait(kernel.now + LEFT_S)
@@ -419,27 +421,26 @@ class World:
     def _has_to_begin_anew(self) -> bool:
         """Whether the run ended before its first checkpoint as the product says that it may: the user starts it again.
 
-        A coordinator was killed, and nobody could take its place, or an actor was lost in each start.
+        An actor was lost in each start.
         """
         if self.error is None or self._checkpoints() or not isinstance(self.error, TrainingError):
             return False
         self.events.append((self.kernel.now - BEGIN_S, "GivenUp", {"cause": str(self.error)}))
-        was_lost_often = isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
-        return was_lost_often or "has no checkpoint" in self.error.cause
+        return isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
 
     def _checkpoints(self) -> bool:
         return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))
 
     def _again(self) -> None:
-        """Ray has ended the actors with their coordinator, and the user resumes the run, or starts it again."""
-        for actor in [*self.cluster.unnamed, *map(self.cluster.find, self.cluster.lasting())]:
-            actor.end()
+        """The user resumes the run, or starts it again."""
+        self.events.append((self.kernel.now - BEGIN_S, "ByHand", {}))
+        self._end([actor for actor in map(self.cluster.find, self.cluster.lasting()) if actor is not None])
         self.request = dataclasses.replace(self.request, resume=self.folder)
         for path in self.folder.glob("*.pickle"):
             path.unlink()
         self.error = None
         if not self._checkpoints():
-            self.request = dataclasses.replace(self.request, resume=None)
+            self.request = dataclasses.replace(self.request, resume=None, follows=False)
             (self.folder / record.FILE).unlink(missing_ok=True)
             self.events.append((self.kernel.now - BEGIN_S, "StartedAnew", {}))
             while not all(host.node for host in self.hosts.values()):  # the user would be told which one is away

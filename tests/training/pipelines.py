@@ -170,7 +170,8 @@ class LocalPipeline:
             blocks = cut_between(model, self.factory)
             return dataclasses.replace(measured, model=model, blocks=blocks, compute=compute)
         profiler = BlockProfiler(compute, model, np.arange(4), self.factory, self.config)
-        measured = profiler.measure((), 0.0, self.config.batch_size)
+        profiler.measure((), 0.0, self.config.batch_size)
+        measured = profiler.check()
         config = findings.settle(self.config, measured.findings, measured.usage.changed, len(self.bounds) - 1)
         compute.unit, compute.summed = config.unit, config.loss_reduction == "sum"
         assert profiler.parts is not None, "it was measured"

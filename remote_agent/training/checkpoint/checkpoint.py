@@ -56,6 +56,7 @@ class Checkpoint:
         trained: which parameters were, as :func:`~remote_agent.training.shared.flat.trained_as` says; empty: not known.
         beside: the safetensors file with what training changes and the state dict leaves out; None: there is nothing.
         watched: what came of the evaluations up to the step.
+        survey: what its run had measured of the fleet, encoded; empty: not known.
     """
 
     path: Path
@@ -70,6 +71,7 @@ class Checkpoint:
     trained: str = ""
     beside: Path | None = None
     watched: Watched = ()
+    survey: str = ""
 
     @property
     def goal(self) -> Goal:
@@ -263,6 +265,7 @@ def find(place: Path) -> Checkpoint:
             trained=str(described.get("trained", "")),
             beside=document.with_name(beside) if beside else None,
             watched=tuple((int(at), figure) for at, figure in described.get("watched", ())),
+            survey=str(described.get("survey", "")),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"

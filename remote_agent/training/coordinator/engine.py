@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from remote_agent.training.coordinator.reporting import loggers
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
+from remote_agent.training.deadlines import JOINING_S, LOOK_S
 from remote_agent.training.errors import (
     BetterPlan,
     DeviceUnfit,
@@ -104,9 +106,12 @@ def _started(
                 return train(request, model, session, progress)
             except WeightsGone as error:
                 request, again = starts.after(error, request, progress), True
+        elif request.follows and request.resume is None:
+            request, again = restart.from_newest(request), True
+            starts.report_sent_back(request, TrainingError("it lost its coordinator"))
     if request.resume is not None:
         # A host that is away must not prevent a resume; if all are away, the error names them.
-        request = restart.without_lost(request, (), _living()) or request
+        request = restart.without_lost(request, (), _joined(request, journal.left)) or request
     while True:
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
@@ -133,10 +138,10 @@ class _Starts:
             if onward is None:
                 raise error
             note = "gradients are reduced among the workers from now on: a parameter is used in some steps only"
-            self._report_sent_back(onward, error, note)
+            self.report_sent_back(onward, error, note)
         elif isinstance(error, StateChanged):
             onward = restart.moving(request, error)
-            self._report_sent_back(onward, error, "all that is not trained travels with the weights from now on")
+            self.report_sent_back(onward, error, "all that is not trained travels with the weights from now on")
         elif isinstance(error, WeightsGone):
             blamed = self._crashes.explained(error)
             if error.fleet:
@@ -147,18 +152,18 @@ class _Starts:
             if self._lost_in_a_row > at_most or onward is None or isinstance(blamed, JobError):
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
-            self._report_sent_back(onward, error)
+            self.report_sent_back(onward, error)
         elif isinstance(error, DeviceUnfit):
             if progress.step:
                 raise error
             onward = restart.without_unfit(request, error) or restart.cut(request, error)
             if self._journal.begun:
-                self._report_sent_back(onward, error)
+                self.report_sent_back(onward, error)
         elif isinstance(error, BetterPlan):
             newest = restart.from_newest(request)
             onward = restart.without_lost(newest, (), _living()) or newest
             onward = dataclasses.replace(onward, replanned=request.replanned + 1)
-            self._report_sent_back(onward, error)
+            self.report_sent_back(onward, error)
         else:
             if progress.step:
                 raise error
@@ -185,10 +190,18 @@ class _Starts:
                 )
         return onward
 
-    def _report_sent_back(self, request: Request, error: TrainingError, *notes: str) -> None:
+    def report_sent_back(self, request: Request, error: TrainingError, *notes: str) -> None:
         """Write that the run continues from its newest checkpoint, or from the beginning."""
         found = checkpoint.find(request.resume) if request.resume is not None else None
         report_sent_back(self._journal, request, found, error, *notes)
+
+
+def _joined(request: Request, left: str) -> frozenset[str]:
+    """The hosts with a living node; where the head ``left`` was lost, all others join now, and are waited for."""
+    ends = time.monotonic() + (JOINING_S if left else 0.0)
+    while not {spec.host for spec in request.devices} - {left} <= (living := _living()) and time.monotonic() < ends:
+        time.sleep(LOOK_S)
+    return living
 
 
 def _living() -> frozenset[str]:

@@ -48,6 +48,7 @@ class Journal:
         begun: an event since then says that the run started or resumed.
         ended: how the run in the file had ended, in words; empty: it had not, or there was none.
         step: the last step in the file when it was opened; 0: none.
+        left: the head that was lost since then; empty: none was.
         closed: a final event was written.
         listeners: called with each event, in the writing thread; they must not block.
 
@@ -68,7 +69,7 @@ class Journal:
             raise StorageError.of(path, error) from error
         except ProtocolError as error:
             raise StorageError(f"{path} is no file of events: {error}", hint="choose another folder") from error
-        self.continued, self.ended, self.step = found.seq > 0, found.ended, found.step
+        self.continued, self.ended, self.step, self.left = found.seq > 0, found.ended, found.step, found.left
         self._next, self._whole = found.seq + 1, found.size
 
     def write(self, kind: type[Event], **fields: Any) -> None:

@@ -21,6 +21,7 @@ from remote_agent.training.checkpoint.optimizer_state import Snapshot, kind_of
 from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
+from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.plan_check import PlanCheck
 from remote_agent.training.coordinator.recovery import recut, rollback
 from remote_agent.training.coordinator.recovery.backups import Copies
@@ -97,6 +98,7 @@ def _train(
         "config": dataclasses.asdict(config),
         "optimizer_kind": kind_of(optimizer),
         "trained": flat.trained_as(model),
+        "survey": profiles.encoded(session.plan_basis.survey) if session.plan_basis is not None else "",
     }
     on_record = request.folder / record.FILE
     with (

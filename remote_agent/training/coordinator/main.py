@@ -6,7 +6,8 @@ SIGTERM or SIGINT ends the run after the current step, with a checkpoint. Exit c
 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
 
 A child of this process does the work (``overseer``). If it is killed or stopped, the next child takes over workers and
-servers (``takeover.takeover``).
+servers (``takeover.takeover``), or starts over from the newest checkpoint: before the first step, and with strategies
+whose workers end with their coordinator.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = Path(arguments[0]).resolve()
     # Set this first, so that a run that is stopped while torch loads ends too.
-    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _report_lost(folder), lambda: _is_left(folder))
+    overseer = Overseer(coordinate, folder, _Progress(folder), lambda: _report_lost(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
@@ -70,7 +71,12 @@ def _blame(folder: Path) -> None:
 
 def _report_lost(folder: Path) -> None:
     """Write that the coordinator was lost: until the next one goes on, nothing else says so."""
-    _write(folder, lambda journal, host: journal.write(CoordinatorLost, host=host, step=journal.step))
+
+    def write(journal: Journal, host: str) -> None:
+        if journal.continued:  # otherwise the run has not begun
+            journal.write(CoordinatorLost, host=host, step=journal.step)
+
+    _write(folder, write)
 
 
 def _write(folder: Path, write: Callable[[Journal, str], object]) -> None:
@@ -95,25 +101,16 @@ class _Progress:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._size, self._without = folder, -1, 0
+        self._folder, self._size, self._without = folder, 0, 0
 
     def __call__(self) -> bool:
+        from remote_agent.tail import size_of
         from remote_agent.training.data import record
 
-        try:
-            size = (self._folder / record.FILE).stat().st_size
-        except OSError:
-            return False
+        size = size_of(self._folder / record.FILE)
         self._without = 0 if size > self._size else self._without + 1
         self._size = size
-        return self._without < MAX_WITHOUT_PROGRESS and _is_left(self._folder)
-
-
-def _is_left(folder: Path) -> bool:
-    """Whether another coordinator can take over the run in the folder."""
-    from remote_agent.training.coordinator.recovery.takeover import takeover_file
-
-    return takeover_file.is_left(folder)
+        return self._without < MAX_WITHOUT_PROGRESS
 
 
 def coordinate(folder: Path, stop: threading.Event) -> int:
@@ -182,6 +179,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         config,
         folder,
         resume=Path(spec.resume) if spec.resume else None,
+        follows=journal.continued and sweep is None,
         logs=sweep is None,
         commands=spec.commands,
         swept=_swept(sweep) if sweep is not None else (),

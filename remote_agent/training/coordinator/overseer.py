@@ -53,7 +53,6 @@ class Overseer:
         coordinate: a function that a new process can import.
         may_go_on: called after a child was killed; says whether another may follow.
         report_lost: called before another one follows.
-        may_replace: called for a child that is stopped; says whether another one can take over its run.
     """
 
     def __init__(
@@ -62,12 +61,11 @@ class Overseer:
         folder: Path,
         may_go_on: Callable[[], bool],
         report_lost: Callable[[], None],
-        may_replace: Callable[[], bool],
         *,
         forks: bool = FORKS,
     ) -> None:
         self._coordinate, self._folder = coordinate, folder
-        self._may_go_on, self._report_lost, self._may_replace = may_go_on, report_lost, may_replace
+        self._may_go_on, self._report_lost = may_go_on, report_lost
         self._process = kind_of_process(forks)
         self._stopped = False
         self._child: BaseProcess | None = None
@@ -99,7 +97,7 @@ class Overseer:
             if child.exitcode is not None:
                 return False
             looks = looks + 1 if is_stopped(child.pid or 0) else 0
-            if looks >= STOPPED_LOOKS and self._may_replace():
+            if looks >= STOPPED_LOOKS:
                 child.kill()
                 child.join()
                 return True

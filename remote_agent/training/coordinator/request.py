@@ -27,6 +27,7 @@ class Request:
         folder: the run's folder; ``checkpoints/`` is made in it.
         resume: a checkpoint, or a run's folder, from which the run resumes; None: a new run.
         same_job: what it resumes from was made with this job's code.
+        follows: without ``resume``: an earlier coordinator of this run was lost, and the run goes on.
         gpus: GPU slots that a worker on a GPU requests from Ray; see
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
         prints: brings the workers' prints to the user; None: they are not shown.
@@ -49,6 +50,7 @@ class Request:
     folder: Path
     resume: Path | None = None
     same_job: bool = False
+    follows: bool = False
     gpus: int = 0
     away: tuple[DeviceSpec, ...] = ()
     lasting: bool = False

@@ -150,13 +150,17 @@ def ready(
             is_alone = request.profile is not None and not profiles.beside(request.profile)
             there = f"{len(candidates)} workers are" if len(candidates) > 1 else "1 worker is"
             tell(f"{there} there, each measures slices of the job's own samples")
-            measured = measure(candidates, config.batch_size, config.measure_seconds, config.slice_deadline_s, crashes)
+            # A new head has no profiles: it takes what the checkpoint says of the fleet.
+            carried = found.survey if found is not None and request.same_job else ""
+            before = profiles.read(request.profile) or profiles.decoded(carried)
+            asked = config.batch_size, config.measure_seconds, config.slice_deadline_s
+            again_here = bool(journal.left) and before is not None and {*names} <= {*before.names}
+            measured = measure(candidates, *asked, crashes, again=again_here)
             measured = measured.moving(
                 flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)
             )
             if len(names) > 1:
                 tell(f"devices are measured, now the links between {hosts}")
-            before = profiles.read(request.profile)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
             plans = plans or not knows
             fleet = _fleet(request, model, servers, candidates, checked.relative, plans=plans)

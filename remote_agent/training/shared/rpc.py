@@ -62,13 +62,13 @@ def get_at_start(ref: Ref[T], deadline_s: float, failure: str, *, hint: str, hos
     """The value, waited for before the first step; ``failure`` and ``hint`` are for the error.
 
     Raises:
-        LostAtStart: the actor on ``host`` is gone.
-        PlacementError: it did not answer in time, or its code raised.
+        LostAtStart: the actor on ``host`` is gone, or did not answer in time.
+        PlacementError: its code raised.
     """
     try:
         return get(ref, deadline_s)
     except NoAnswer as error:
-        kind = LostAtStart if isinstance(error, Lost) else PlacementError
+        kind = PlacementError if isinstance(error, CallFailed) else LostAtStart
         raise kind(f"{failure}: {describe(error)}", hint=hint, host=host) from error
 
 

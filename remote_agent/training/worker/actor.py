@@ -146,9 +146,18 @@ class Worker(LinkEnd):
         """Set the number of threads for computing."""
         torch.set_num_threads(count)
 
-    def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
+    def measure(self, sizes: Sequence[int], seconds: float) -> Failed | None:
+        """Time slices, while no other worker computes on the same computer; then :meth:`check`."""
         try:
-            measured = self._profiler.measure(sizes, seconds, self._config.batch_size)
+            self._profiler.measure(sizes, seconds, self._config.batch_size)
+        except TrainingError as error:
+            return Failed.of(error)
+        return None
+
+    def check(self, again: bool) -> Measured | Failed:
+        """See what the job does with its samples; returns that with what was measured. ``again``: as the profiler's."""
+        try:
+            measured = self._profiler.check(again=again)
         except TrainingError as error:
             return Failed.of(error)
         return dataclasses.replace(measured, fingerprint=self.fingerprint())

@@ -107,8 +107,9 @@ class BlockProfiler:
         self._factory, self._config, self._made = factory, config, Held(factory, model, compute.data)
         self.parts: StageParts | None = None
         self.costs = DeviceBlocks(blocks=(), room=0.0)
+        self._measured: Measured | None = None
 
-    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> None:
         """Find out where the model can be cut, see that its parts give what the whole does, and time the blocks.
 
         Args:
@@ -160,7 +161,13 @@ class BlockProfiler:
             tied=tuple(_tied(self._model, seams)),
         )
         points = ((size, sum(cost.seconds for cost in costs)),)
-        return Measured(points=points, usage=Usage(), findings=findings)
+        self._measured = Measured(points=points, usage=Usage(), findings=findings)
+
+    def check(self, *, again: bool = False) -> Measured:
+        """All that was measured; the checks come before the timing here, which needs their cuts."""
+        del again
+        assert self._measured is not None, "it was measured"
+        return self._measured
 
     def _findings(self, on_cpu: SliceComputer, count: int) -> Findings:
         """Whether micro-batches give what the batch gives, by ``count`` samples at most.

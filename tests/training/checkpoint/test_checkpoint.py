@@ -193,6 +193,9 @@ def test_the_newest_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
     found = checkpoint.find(tmp_path)
     assert (found.step, found.position, found.seed, found.dataset_size) == (10, 30, 4, 100)
     assert checkpoint.find(tmp_path / "step-00000003.optimizer.safetensors").step == 3
+    assert not found.survey
+    checkpoint.save(tmp_path, 11, model, {**ABOUT, "survey": "{}"})
+    assert checkpoint.find(tmp_path).survey == "{}"
 
 
 WRITER = """

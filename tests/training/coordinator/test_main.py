@@ -25,25 +25,19 @@ from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator import cluster, engine
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress, _report_lost, attempt
-from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import record
 
 
 def test_another_follows_while_steps_are_made_and_not_for_ever_where_none_is(tmp_path: Path) -> None:
     may_go_on = _Progress(tmp_path)
-    assert not may_go_on(), "nothing was begun"
-    (tmp_path / takeover_file.FILE).touch()
     slices = tmp_path / record.FILE
     for length in range(1, 10):
         slices.write_text("x" * length)
         assert may_go_on(), "a step was made since"
     assert [may_go_on() for _ in range(MAX_WITHOUT_PROGRESS)] == [True] * (MAX_WITHOUT_PROGRESS - 1) + [False]
-
-
-def test_none_follows_where_nothing_can_be_taken_over(tmp_path: Path) -> None:
-    (tmp_path / record.FILE).write_text("a step")
-    assert not _Progress(tmp_path)()
+    before_first_step = _Progress(tmp_path / "another")
+    assert [before_first_step() for _ in range(MAX_WITHOUT_PROGRESS)] == [True] * (MAX_WITHOUT_PROGRESS - 1) + [False]
 
 
 def test_that_the_coordinator_was_lost_is_an_event_before_the_next_one_begins(tmp_path: Path) -> None:
@@ -52,6 +46,8 @@ def test_that_the_coordinator_was_lost_is_an_event_before_the_next_one_begins(tm
         run="r", job="j", cluster="c", host="mercer", ray_address="", node_address="", devices=(), server_host="mercer"
     )
     (tmp_path / "run.json").write_text(encode(spec))
+    _report_lost(tmp_path)
+    assert not (tmp_path / "events.jsonl").read_text(), "the run has not begun"
     step = Step(seq=1, time=1.0, step=7, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
     (tmp_path / "events.jsonl").write_text(encode(step) + '\n{"seq":2,"ti')
     _report_lost(tmp_path)

@@ -41,19 +41,17 @@ def raises(folder: Path, stop: threading.Event) -> int:
     raise RuntimeError
 
 
-def oversee(work: Coordinate, folder: Path, times: int, forks: bool, replaces: bool) -> None:
+def oversee(work: Coordinate, folder: Path, times: int, forks: bool) -> None:
     product.LOOK_S = 0.1
     asked = iter(range(times))
     may_go_on, said = lambda: next(asked, None) is not None, lambda: None
-    sys.exit(Overseer(work, folder, may_go_on, said, lambda: replaces, forks=forks).oversee())
+    sys.exit(Overseer(work, folder, may_go_on, said, forks=forks).oversee())
 
 
 @contextmanager
-def overseer(
-    work: Coordinate, folder: Path, times: int = 100, *, forks: bool = False, replaces: bool = False
-) -> Iterator[BaseProcess]:
-    """An overseer that lets its work be done again so many times, and ``replaces`` work that is stopped."""
-    process = PROCESSES.Process(target=oversee, args=(work, folder, times, forks, replaces))
+def overseer(work: Coordinate, folder: Path, times: int = 100, *, forks: bool = False) -> Iterator[BaseProcess]:
+    """An overseer that lets its work be done again so many times."""
+    process = PROCESSES.Process(target=oversee, args=(work, folder, times, forks))
     process.start()
     try:
         yield process
@@ -120,7 +118,7 @@ def test_work_that_is_killed_after_it_was_told_to_stop_is_not_done_again(tmp_pat
 
 @pytest.mark.parametrize("forks", [True, False])
 def test_work_that_is_stopped_is_killed_and_done_again(tmp_path: Path, forks: bool) -> None:
-    with overseer(counts_then_waits, tmp_path, forks=forks, replaces=True) as process:
+    with overseer(counts_then_waits, tmp_path, forks=forks) as process:
         first = worker_after(tmp_path, set())
         os.kill(first, signal.SIGSTOP)
         worker_after(tmp_path, {first})
@@ -131,7 +129,7 @@ def test_work_that_is_stopped_is_killed_and_done_again(tmp_path: Path, forks: bo
 
 
 def test_work_that_is_stopped_as_it_should_end_ends_well_in_its_successor(tmp_path: Path) -> None:
-    with overseer(counts_then_waits, tmp_path, forks=True, replaces=True) as process:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
         first = worker_after(tmp_path, set())
         os.kill(first, signal.SIGSTOP)
         process.terminate()
@@ -139,13 +137,12 @@ def test_work_that_is_stopped_as_it_should_end_ends_well_in_its_successor(tmp_pa
         assert process.exitcode == 7
 
 
-@pytest.mark.parametrize("replaces", [True, False])
-def test_work_that_is_stopped_for_a_moment_or_can_not_be_replaced_goes_on(tmp_path: Path, replaces: bool) -> None:
-    with overseer(counts_then_waits, tmp_path, forks=True, replaces=replaces) as process:
+def test_work_that_is_stopped_for_a_moment_goes_on(tmp_path: Path) -> None:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
         pid = worker_after(tmp_path, set())
         for _ in range(3):
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.2 if replaces else 0.8)
+            time.sleep(0.2)
             os.kill(pid, signal.SIGCONT)
             until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
             time.sleep(0.2)

@@ -16,7 +16,7 @@ JOB = """
     from remote_agent.training.coordinator.processes import actors
 
     measure.MEASURE_S = 1.0
-    actors.PLACEMENT_S = actors.OPEN_S = {open_s}
+    actors.HANGS_S = actors.PLACEMENT_S = actors.OPEN_S = {open_s}
     actors.PING_S = 60.0  # until a process has loaded its libraries, on a busy computer
 
     class Net(nn.Linear):

@@ -39,8 +39,24 @@ def read(place: Place | None) -> Survey | None:
     if place is None:
         return None
     try:
-        return protocol.decode(Survey, place.file.read_text())
-    except (OSError, UnicodeDecodeError, protocol.ProtocolError):
+        return decoded(place.file.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def encoded(survey: Survey) -> str:
+    """The text for :func:`decoded`; empty where a number in it is none that can be written."""
+    try:
+        return protocol.encode(survey)
+    except ValueError:
+        return ""
+
+
+def decoded(text: str) -> Survey | None:
+    """What was kept as ``text``; None: it can't be read."""
+    try:
+        return protocol.decode(Survey, text)
+    except protocol.ProtocolError:
         return None
 
 

@@ -21,7 +21,7 @@ from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.processes.heartbeat import pulse_of
 from remote_agent.training.coordinator.processes.measure import Candidate
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.deadlines import LOAD_S, OPEN_S, PLACEMENT_S, PULSE_S, TRANSFER_S
+from remote_agent.training.deadlines import HANGS_S, LOAD_S, OPEN_S, PLACEMENT_S, TRANSFER_S
 from remote_agent.training.errors import DeviceUnfit, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
@@ -185,7 +185,8 @@ class Servers:
 
     def _start(self, host: str) -> Server:
         spare, self.spare = self.spare, None
-        useful = spare is not None and spare.host == host and not _has_ended(spare)
+        # One that is still loading its libraries saves little, and may have stopped.
+        useful = spare is not None and spare.host == host and self.is_spare_warm and pulse_of(spare.actor) is not None
         if spare is not None and not useful:
             spare.actor.kill()
         server = spare if spare is not None and useful else Server(host=host, actor=self._process(host))
@@ -322,35 +323,27 @@ def started(
         workers.kill()
 
 
-def _has_ended(server: Server) -> bool:
-    """Whether a process has ended; one that is still loading its libraries has not."""
-    try:
-        rpc.get(server.actor.call("place"), PULSE_S)
-    except rpc.Timeout:
-        return False
-    except (*rpc.Lost, rpc.CallFailed):
-        return True
-    return False
-
-
 def _opened(actor: Actor, ref: Ref[Any], who: str, host: str, since: float) -> object:
     """Wait for the answer of an ``open`` call of an actor that was started at ``since`` on the monotonic clock.
 
     Raises:
-        PlacementError: the actor did not start in time, and answers no ping; it took longer than :data:`LOAD_S`; or it
-            died.
+        LostAtStart: the actor died; it answers no ping any more, or none within the time for its start.
+        PlacementError: it took longer than :data:`LOAD_S`, or can't be started.
         JobError: the job's code failed there, or the device is not there.
     """
     hint = "look at the host's Ray log and free memory, or leave the host out of the run"
-    limit = PLACEMENT_S + OPEN_S
+    heard = False
     while True:
         try:
-            answer = rpc.get(ref, max(0.0, since + limit - time.monotonic()))
+            answer = rpc.get(ref, HANGS_S)
             break
         except rpc.Timeout:
-            if limit >= LOAD_S or pulse_of(actor) is None:
-                raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
-            limit += OPEN_S
+            answers, seconds = pulse_of(actor) is not None, time.monotonic() - since
+            if not answers and (heard or seconds >= PLACEMENT_S + OPEN_S):
+                raise LostAtStart(f"{who} gives no answer after {seconds:.0f} s", hint=hint, host=host) from None
+            if seconds >= LOAD_S:
+                raise PlacementError(f"{who} did not start within {seconds:.0f} s", hint=hint, host=host) from None
+            heard = heard or answers
         except rpc.Lost as error:
             raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
         except rpc.CallFailed as error:

@@ -1,7 +1,7 @@
 """Measures the speed of each device before training, on the job's own model and samples.
 
-Devices of one physical computer share its cores and its memory's bandwidth, so they are measured one after the other;
-different computers at the same time.
+Devices of one physical computer share its cores and its memory's bandwidth, so their slices are timed one after the
+other, those of different computers at the same time. Then all check at once what the job does with its samples.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import functools
 import operator
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from remote_agent.planning import shares
 from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
@@ -29,6 +30,8 @@ from remote_agent.training.worker.device.simulation import SimulatedDevice
 
 CALLS = 9
 """Times that all workers are called, and all answers waited for; the median counts."""
+
+T = TypeVar("T")
 
 HINT = "look at the host, or leave its device out of the run"
 
@@ -67,6 +70,8 @@ def measure(
     seconds: float,
     patience_s: float,
     crashes: Crashes | None = None,
+    *,
+    again: bool = False,
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
@@ -74,6 +79,7 @@ def measure(
         seconds: of the timing of one of them, beside the checks.
         patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.
+        again: the same job was measured on these devices a moment ago: each size is timed once, and checks are short.
 
     Raises:
         TrainingError: a device could not be measured, with its host.
@@ -81,31 +87,19 @@ def measure(
     simulated = [candidate for candidate in candidates if candidate.opened.simulated_speed is not None]
     queues: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        # The first simulated device stands for all; the others only warm up, which is the smallest measurement.
         queues.setdefault(candidate.opened.machine, []).append(candidate)
-    running: list[tuple[Candidate, Ref[Measured | Failed]]] = []
-    results: dict[Candidate, Measured] = {}
 
-    def begin(candidate: Candidate) -> None:
-        brief = candidate in simulated[1:]
+    def timed(candidate: Candidate) -> Ref[Failed | None]:
+        # The first simulated device stands for all; the others only warm up, which is the smallest measurement.
+        brief = again or candidate in simulated[1:]
         wanted = sizes(batch, len(candidates), candidate.seat.spec.max_batch)
-        running.append((candidate, candidate.actor.call("measure", wanted, 0.0 if brief else seconds)))
+        return candidate.actor.call("measure", wanted, 0.0 if brief else seconds)
 
-    for queue in queues.values():
-        begin(queue.pop(0))
-    while running:
-        ready = rpc.first_ready([ref for _, ref in running], MEASURE_S)
-        if ready is None:
-            for candidate, _ in running:
-                pulse = pulse_of(candidate.actor)
-                if pulse is None or pulse.quiet_s >= max(MEASURE_S, patience_s):
-                    raise _hangs(candidate, pulse, crashes)
-            continue
-        candidate, ref = running.pop(ready)
-        results[candidate] = _result(candidate, ref, crashes)
-        if queues[candidate.opened.machine]:
-            begin(queues[candidate.opened.machine].pop(0))
+    def checked(candidate: Candidate) -> Ref[Measured | Failed]:
+        return candidate.actor.call("check", again)
 
+    _answers(queues.values(), timed, patience_s, crashes)
+    results = _answers([[candidate] for candidate in candidates], checked, patience_s, crashes)
     reference = shares.fit(results[simulated[0]].points) if simulated else None
     profiles = []
     for candidate in candidates:
@@ -129,6 +123,31 @@ def measure(
         calls_s=_calls_s(candidates),
         workers=tuple((candidate.seat.worker, results[candidate].fingerprint) for candidate in candidates),
     )
+
+
+def _answers(
+    queues: Iterable[list[Candidate]],
+    ask: Callable[[Candidate], Ref[T | Failed]],
+    patience_s: float,
+    crashes: Crashes | None,
+) -> dict[Candidate, T]:
+    """What each answers; those of a queue are asked one after the other. Raises as :func:`measure`."""
+    waiting = [list(reversed(queue)) for queue in queues]
+    running = [(queue[-1], ask(queue.pop()), queue) for queue in waiting]
+    results: dict[Candidate, T] = {}
+    while running:
+        ready = rpc.first_ready([ref for _, ref, _ in running], MEASURE_S)
+        if ready is None:
+            for candidate, _, _ in running:
+                pulse = pulse_of(candidate.actor)
+                if pulse is None or pulse.quiet_s >= max(MEASURE_S, patience_s):
+                    raise _hangs(candidate, pulse, crashes)
+            continue
+        candidate, ref, queue = running.pop(ready)
+        results[candidate] = _result(candidate, ref, crashes)
+        if queue:
+            running.append((queue[-1], ask(queue.pop()), queue))
+    return results
 
 
 def _calls_s(candidates: Sequence[Candidate]) -> tuple[float, ...]:
@@ -163,7 +182,7 @@ def _hangs(candidate: Candidate, pulse: Pulse | None, crashes: Crashes | None) -
     return error or LostAtStart(cause, hint=HINT, host=seat.spec.host)
 
 
-def _result(candidate: Candidate, ref: Ref[Measured | Failed], crashes: Crashes | None) -> Measured:
+def _result(candidate: Candidate, ref: Ref[T | Failed], crashes: Crashes | None) -> T:
     host = candidate.seat.spec.host
     try:
         result = rpc.get(ref, MEASURE_S)

@@ -68,7 +68,7 @@ class Profiler:
         samples: indices of those that it is measured with.
 
     Attributes:
-        watch: for the run that follows; None: nothing can be looked at then.
+        watch: for the run that follows, once it was checked; None: nothing can be looked at then.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Profiler:
         self._loss, self._batch = 0.0, 0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
-        self._ready: tuple[float, ...] = ()
+        self._timed: Measured | None = None
         self.watch: LossWatch | None = None
 
-    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> None:
         """Find what fits into memory, then time slices of these sizes, within about ``seconds``, after a warm-up.
 
         Args:
@@ -110,7 +110,7 @@ class Profiler:
             for size in sizes:
                 while len(self._seconds.get(size, ())) < wanted and (wanted == 2 or time.perf_counter() <= deadline):
                     self._compute(size)
-        self._ready = self._ready_curve(sizes[-1])
+        ready = self._ready_curve(sizes[-1])
         for name, tensor in state.items():
             if tensor.shape != kept[name].shape:
                 old, new = list(kept[name].shape), list(tensor.shape)
@@ -130,20 +130,33 @@ class Profiler:
                 buffer.copy_(first)
         for parameter in self._model.parameters():
             parameter.grad = None
-        findings, changed = self._findings(state, before, batch)
-        usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
-        return Measured(
+        self._timed = Measured(
             points=tuple(points),
             usage=usage,
-            findings=findings,
             loss=self._loss if math.isfinite(self._loss) else 0.0,
             notes=(note,) if note else (),
-            costs=costs.costs(flat.trained(self._model), self._device, self._ready),
+            costs=costs.costs(flat.trained(self._model), self._device, ready),
         )
+
+    def check(self, *, again: bool = False) -> Measured:
+        """Add what :class:`Additivity` finds to what was measured; other workers may use the same cores meanwhile.
+
+        Args:
+            again: the same job was checked here before: a few of its samples are looked at, and no whole batch.
+
+        Raises:
+            JobError: the job's loss, model or data raised.
+        """
+        assert self._timed is not None, "it was measured"
+        before = [buffer.clone() for buffer in self._weights.flats]
+        findings, changed = self._findings(flat.state(self._model), before, 0 if again else self._large(self._batch))
+        usage = self._timed.usage
+        usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
+        return dataclasses.replace(self._timed, usage=usage, findings=findings)
 
     @torch.no_grad()
     def _findings(
-        self, state: dict[str, Tensor], first: Sequence[Tensor], batch: int
+        self, state: dict[str, Tensor], first: Sequence[Tensor], large: int
     ) -> tuple[Findings, frozenset[str]]:
         """What :class:`Additivity` finds, with other weights than the first ones; trained parameters that changed.
 
@@ -155,7 +168,7 @@ class Profiler:
         parameters = flat.trained(self._model)
         stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
         try:
-            large, few = self._large(batch), max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
+            few = max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
             additivity = Additivity(
                 self._model, self._computer, self._owner, self._samples, state, large, few, made=self._made
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from remote_agent.planning.survey import Survey, Work
 from remote_agent.training.coordinator.plan import profiles
 
 FOUND = Survey(job="digits", work=Work(parameters=10, batch=4), hosts=(), time=1.0)
+
+
+def test_a_checkpoint_carries_what_was_measured_and_what_can_not_be_written_is_measured_anew() -> None:
+    assert profiles.decoded(profiles.encoded(FOUND)) == FOUND
+    endless = Survey(job="digits", work=Work(parameters=10, batch=4), hosts=(), call_s=math.inf)
+    assert profiles.decoded(profiles.encoded(endless)) is None
 
 
 @pytest.fixture

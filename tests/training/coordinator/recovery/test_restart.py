@@ -9,6 +9,7 @@ import pytest
 
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import engine
 from remote_agent.training.coordinator.recovery.restart import (
     cut,
     from_newest,
@@ -35,6 +36,13 @@ def request(hosts: str, server: str = "b") -> Request:
 def hosts(made: Request | None) -> str:
     assert made is not None
     return "".join(spec.host for spec in made.devices)
+
+
+def test_hosts_that_join_a_new_head_are_waited_for_and_the_lost_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [frozenset("a"), frozenset("ab"), frozenset("a")]
+    monkeypatch.setattr(engine, "_living", lambda: looks.pop(0))
+    assert engine._joined(request("abc"), "c") == frozenset("ab")
+    assert engine._joined(request("abc"), "") == frozenset("a"), "no head was lost: nobody joins now"
 
 
 def test_a_host_that_lives_is_tried_once_more() -> None:

@@ -31,7 +31,8 @@ def measured(model: nn.Module, job: Any = None, data: Any = None) -> Findings:
     given = datasets.as_dataset(torch.randn(12, 3) if data is None else data)
     computer = SliceComputer(model, loss, given, CPU, seed=0)
     profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), job)
-    found = profiler.measure((2, 4), 0.01, 8)
+    profiler.measure((2, 4), 0.01, 8)
+    found = profiler.check()
     findings.settle(CONFIG, found.findings, found.usage.changed, 2)
     return found.findings
 

@@ -91,7 +91,8 @@ def test_a_limited_process_keeps_below_its_limit(tmp_path: Path) -> None:
         LIMITED
         + """
         profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(len(x)), None)
-        measured = profiler.measure((2, 64), 0.0, 1024)  # 2 to 8 would grow by less than malloc's own
+        profiler.measure((2, 64), 0.0, 1024)  # 2 to 8 would grow by less than malloc's own
+        measured = profiler.check()
         found = computer.most
         computer(1, Slice.whole(np.arange(1024)))
         print(found, computer.most, *measured.notes)

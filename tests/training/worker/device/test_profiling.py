@@ -53,7 +53,8 @@ def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is
         seed=0,
     )
     profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
-    measured = profiler.measure((2, 4), 0.01, 8)
+    profiler.measure((2, 4), 0.01, 8)
+    measured = profiler.check()
     assert measured.usage.changed == changed
     assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
 
@@ -125,12 +126,30 @@ def test_a_slow_device_is_measured_with_few_samples(monkeypatch: pytest.MonkeyPa
                 lambda own: called.append(-len(own._indices)) or Findings(),
             )
             profiler.measure((2, 64), 0.0, 64)
+            profiler.check()
         return max(called), -min(called)
 
     assert largest(look_s=9.0, slice_s=9.0) == (64, 12)
     slow = largest(look_s=0.002, slice_s=0.02)
     assert 2 <= slow[0] <= 10
     assert slow[1] == 4
+
+
+@pytest.mark.parametrize(("again", "most"), [(False, 64), (True, 12)])
+def test_a_job_that_was_checked_before_is_checked_again_with_a_few_samples(again: bool, most: int) -> None:
+    called: list[int] = []
+
+    def loss(network: nn.Module, batch: Tensor) -> Any:
+        called.append(len(batch))
+        return network(batch).square().mean()
+
+    model = nn.Linear(3, 2).train()
+    computer = SliceComputer(model, loss, datasets.as_dataset(torch.randn(64, 3)), CPU, seed=0)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(64), None)
+    profiler.measure((2, 64), 0.0, 64)
+    called.clear()
+    assert profiler.check(again=again).findings.apart >= 0
+    assert max(called) == most
 
 
 class Recurrent(nn.Module):
@@ -174,4 +193,6 @@ def measured_of(model: nn.Module) -> None:
     computer = SliceComputer(
         model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0, most=4
     )
-    Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
+    profiler.measure((2, 4), 0.01, 8)
+    profiler.check()

@@ -8,7 +8,7 @@ sample is left out, and weights and optimizers stay where they are. A worker tha
 counts as lost, as at any other time.
 
 If a shard is gone, or a worker can't be asked and may still be working, nothing is changed: all actors end, and the run
-continues from its newest checkpoint.
+continues from its newest checkpoint, or from its beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from remote_agent.protocol import (
     WorkerLost,
     run_process_name,
 )
-from remote_agent.runs import newest_checkpoint
 from remote_agent.training import job
 from remote_agent.training.coordinator import lazy, sources, validation
 from remote_agent.training.coordinator.control import Control
@@ -85,10 +84,10 @@ def attempt(
 
     Returns:
         The session to continue with, and a model for its weights, on the CPU; None: there is no takeover. And the
-        request for a start in that case, from the newest checkpoint if the run had begun.
+        request for a start in that case.
 
     Raises:
-        TrainingError: the run can neither continue nor start.
+        JobError: the job's code fails now, but did not before.
     """
     state = takeover_file.read(request.folder)
     if state is not None:
@@ -96,7 +95,7 @@ def attempt(
             return stack.enter_context(_taken_over(state, request, journal, stopping, crashes)), request
         except TakeoverRefused as reason:
             LOG.info("the killed coordinator's workers are not taken over: %s", reason)
-            request = _from_checkpoint(state, request, str(reason))
+            request = _with_all_devices(state, request)
     _end_all(request.run)
     return None, request
 
@@ -114,15 +113,8 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
             actor.kill()
 
 
-def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Request:
-    """The request for the newest checkpoint, with all devices of the run; raises TrainingError without one."""
-    if newest_checkpoint(request.folder) is not None:
-        request = dataclasses.replace(request, resume=request.folder)
-    elif request.resume is None:
-        raise TrainingError(
-            f"the coordinator was killed, the run has no checkpoint, and a new one can't take over: {reason}",
-            hint="start the run again; once it has a checkpoint, after some seconds, it can go on from there",
-        )
+def _with_all_devices(state: TakeoverState, request: Request) -> Request:
+    """The request for a start with all devices of the run, which may have come and gone since its beginning."""
     if request.devices != state.asked[0]:
         return request  # the request was decided again since then
     seats = [worker.seat for worker in state.workers]

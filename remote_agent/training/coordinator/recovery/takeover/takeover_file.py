@@ -93,11 +93,6 @@ def read(folder: Path) -> TakeoverState | None:
     return found if isinstance(found, TakeoverState) else None
 
 
-def is_left(folder: Path) -> bool:
-    """Whether a run's folder has such a file, which means that its coordinator was killed."""
-    return (folder / FILE).exists()
-
-
 class TakeoverFile:
     """Keeps the file of a session up to date; without one if no takeover is possible. A context manager."""
 

@@ -179,16 +179,41 @@ def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_sli
     assert_exact(run, steps)
 
 
-def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, cluster: Cluster) -> None:
-    run = launch(JOB, "ab", **SETTINGS, checkpoint_seconds=0)
+def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_starts_over(
+    launch: Any, cluster: Cluster
+) -> None:
+    steps = 20
+    run = launch(JOB, "ab", **SETTINGS | {"num_iterations": steps}, checkpoint_seconds=0)
     until_it_can_be_taken_over(run, 3)
     kill_together(run, "ab", cluster)
     code, errors = run.finish()
-    assert code == 1
+    assert code == 0, errors
     assert "Traceback" not in errors
-    (failed,) = run.of_kind("run_failed")
-    assert "coordinator was killed" in failed["cause"]
-    assert "checkpoint" in failed["hint"]
+    (resumed,) = run.of_kind("run_resumed")
+    assert (resumed["step"], resumed["checkpoint"], resumed["went_back"]) == (0, "", True)
+    assert_exact(run, steps)
+
+
+@pytest.mark.long
+def test_where_workers_end_with_their_coordinator_the_next_one_starts_over_from_the_newest_checkpoint(
+    launch: Any,
+) -> None:
+    run = launch(JOB, "ab", batch_size=BATCH, num_iterations=STEPS, strategy="allreduce", checkpoint_every=10)
+    run.until("run_started")
+    (coordinator,) = psutil.Process(run.process.pid).children()
+    coordinator.suspend()  # before the first step
+    run.until("checkpoint_saved")
+    kill_coordinator(run)
+    code, errors = run.finish()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    first, second = run.of_kind("run_resumed")
+    assert (first["step"], first["checkpoint"]) == (0, "")
+    assert second["step"] >= 10
+    assert [event["cause"] for event in (first, second)] == ["it lost its coordinator"] * 2
+    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
+    assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
+    assert_exact(run)
 
 
 @pytest.mark.long
