@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""

@@ -27,7 +27,7 @@ from ray import cloudpickle
 from remote_agent import strategies
 from remote_agent.training.shared import own_devices
 from remote_agent.training.user_code import importing, inert, job_code, side_effects, unsendable
-from remote_agent.training.user_code.user_errors import is_users_own
+from remote_agent.training.user_code.ownership import is_users_own
 
 BY_VALUE, OTHERS_BY_NAME, BY_NAME = range(3)
 """How the user's modules are sent: by value; all but the job's own by their names; all by their names."""

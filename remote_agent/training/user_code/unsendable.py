@@ -16,7 +16,8 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.user_errors import headline, is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
+from remote_agent.training.user_code.user_errors import headline
 
 MOST_ENTRIES = 1000
 """Of a container, that are looked at."""

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
 from remote_agent.training.user_code import kept_only
-from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
