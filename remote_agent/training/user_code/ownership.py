@@ -55,6 +55,8 @@ def is_of_users(module: str | None) -> bool:
     """The same of the code of a module. A script's own comes to workers by value; there ``__main__`` is Ray's."""
     if module == "__main__":
         return True
+    if module in sys.builtin_module_names:
+        return False
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     return file is None or is_users_own(file)
 

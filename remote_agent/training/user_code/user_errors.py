@@ -67,6 +67,11 @@ INSTALLED_FOR_SCRIPT = (
     "have it on all nodes of the cluster: install it there, or put a module of your own beside the script"
 )
 
+ENDLESS = (
+    "an object that is sent has no attribute at first: begin its __getattr__ with `if name.startswith('_'): raise"
+    " AttributeError(name)`, and name what it stands for so (self._data)"
+)
+
 NEEDS_ARGUMENTS = (
     "a class that is named as the job is called without arguments: give them defaults, or make the object in the file,"
     " as in job = Mine(128), and name that"
@@ -217,6 +222,23 @@ def as_job_error(where: str, error: BaseException) -> JobError:
 
 def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
     """What to do next."""
+    if hint := _hint_of(error, own):
+        return hint
+    if isinstance(error, SystemExit):
+        return ARGUMENTS if _is_of_argparse(error) else ENDS
+    if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
+        return NEEDS_ARGUMENTS
+    if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
+        return FIRST.format(name=error.name)
+    if advice := job_code.advice(error):
+        return advice
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
+        return INSTALLED if job_code.sent() is not None else INSTALLED_FOR_SCRIPT
+    return HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
+
+
+def _hint_of(error: BaseException, own: Sequence[Frame]) -> str:
+    """What to do about what the exception says, wherever it was raised; empty: that is not known."""
     if isinstance(error, TypeError) and (call := _CALLS.get(_called_otherwise(error, own))):
         return f"the engine calls it as {call}"
     if is_out_of_memory(error):
@@ -232,23 +254,15 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
         )
     if isinstance(error, RuntimeError | TypeError) and _ON_CPU.search(_text(error)):
         return "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
+    if isinstance(error, RecursionError) and own and own[-1].name == "__getattr__":
+        return ENDLESS
     if _OWN_DEVICE.search(_text(error)):
         return "leave .cuda(), .to(device) and set_device out: the engine puts model and batches on the worker's device"
     if "backward through the graph a second time" in _text(error):
         return "leave backward() to the run, and detach what is kept from one call to the next"
     if "rocess group has not been initialized" in _text(error):
         return "leave DistributedDataParallel and torch.distributed out: the engine itself adds up all gradients"
-    if isinstance(error, SystemExit):
-        return ARGUMENTS if _is_of_argparse(error) else ENDS
-    if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
-        return NEEDS_ARGUMENTS
-    if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
-        return FIRST.format(name=error.name)
-    if advice := job_code.advice(error):
-        return advice
-    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
-        return INSTALLED if job_code.sent() is not None else INSTALLED_FOR_SCRIPT
-    return HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
+    return ""
 
 
 def _called_otherwise(error: TypeError, own: Sequence[Frame]) -> str:
