@@ -67,11 +67,6 @@ INSTALLED_FOR_SCRIPT = (
     "have it on all nodes of the cluster: install it there, or put a module of your own beside the script"
 )
 
-ENDLESS = (
-    "an object that is sent has no attribute at first: begin its __getattr__ with `if name.startswith('_'): raise"
-    " AttributeError(name)`, and name what it stands for so (self._data)"
-)
-
 NEEDS_ARGUMENTS = (
     "a class that is named as the job is called without arguments: give them defaults, or make the object in the file,"
     " as in job = Mine(128), and name that"
@@ -254,8 +249,6 @@ def _hint_of(error: BaseException, own: Sequence[Frame]) -> str:
         )
     if isinstance(error, RuntimeError | TypeError) and _ON_CPU.search(_text(error)):
         return "all of a batch is on the device: take back what has to be on the CPU, as in lengths.cpu()"
-    if isinstance(error, RecursionError) and own and own[-1].name == "__getattr__":
-        return ENDLESS
     if _OWN_DEVICE.search(_text(error)):
         return "leave .cuda(), .to(device) and set_device out: the engine puts model and batches on the worker's device"
     if "backward through the graph a second time" in _text(error):

@@ -240,11 +240,6 @@ def test_an_error_of_a_device_is_told_apart_from_a_mistake_of_the_jobs(error: Ba
         ("the optimizer's step", "assert False, 'SAM requires closure'", "without a closure"),
         ("loading the job", "import torch\ntorch.not_there", "the same versions on all hosts"),
         ("loading the job", "import no_such_library.part", "install it there, or put a module of your own beside"),
-        (
-            "loading the job",
-            "class A:\n    def __getattr__(self, name):\n        return getattr(self.base, name)\nA.__new__(A).x",
-            "begin its __getattr__ with",
-        ),
         ("create_data", "import torch.no_such_part", "correct the job's code"),
         (
             "loss",
