@@ -20,6 +20,7 @@ from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, memory, trained
 from remote_agent.training.worker.device.additivity import Additivity
@@ -115,6 +116,8 @@ class Profiler:
             if tensor.shape != kept[name].shape:
                 old, new = list(kept[name].shape), list(tensor.shape)
                 raise JobError(f"the model's code changes the shape of {name} from {old} to {new}", hint=RESIZED)
+        if frozenset.intersection(*self._unused) == flat.trained(self._model).keys():
+            raise JobError(losses.CONSTANT, hint=losses.CONSTANT_HINT)
         points = [(size, taken) for size in sizes for taken in self._seconds[size][1:]]
         usage = Usage(
             never=frozenset.intersection(*self._unused),
