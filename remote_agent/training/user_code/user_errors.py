@@ -180,6 +180,8 @@ _CALLS = {
     **{name: names.call(name) for name in names.ARGUMENTS if name != LOSS},
 }
 
+_NO_TENSOR = "must be Tensor, not"
+
 _WRONG_CALL = re.compile(r"(\w+)\(\) (?:takes|missing|got)")
 """What Python says of a call with other arguments than a function has."""
 
@@ -219,6 +221,9 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
     """What to do next."""
     if hint := _hint_of(error, own):
         return hint
+    in_model = any(frame.name == "forward" for frame in frames_of(error.__traceback__))
+    if where == LOSS and not (own or in_model) and _NO_TENSOR in _text(error):  # loss = functional.mse_loss
+        return f"the engine calls it as {_CALLS[LOSS]}"
     if isinstance(error, SystemExit):
         return ARGUMENTS if _is_of_argparse(error) else ENDS
     if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
@@ -261,7 +266,7 @@ def _hint_of(error: BaseException, own: Sequence[Frame]) -> str:
 def _called_otherwise(error: TypeError, own: Sequence[Frame]) -> str:
     """Which function takes other arguments than it gets, by its name, as far as that can be told."""
     if own:
-        return own[-1].name if "must be Tensor, not" in _text(error) else ""
+        return own[-1].name if _NO_TENSOR in _text(error) else ""
     found = _WRONG_CALL.search(_text(error))
     return found[1] if found else ""
 

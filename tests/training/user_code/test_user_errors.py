@@ -285,6 +285,7 @@ def test_a_model_that_needs_the_data_is_told_that_it_comes_first(load: Load) -> 
         ("create_optimizer", "def create_optimizer(model): ...", "create_optimizer(model, config)"),
         ("create_scheduler", "def create_scheduler(): ...", "create_scheduler(optimizer, config)"),
         (LOSS, "def loss(model, batch):\n    return model(batch)", ""),
+        (LOSS, "from torch.nn.functional import cross_entropy as loss", "loss(model, batch), where a batch is a tuple"),
     ],
 )
 def test_a_function_with_other_arguments_is_told_how_it_is_called(load: Load, where: str, text: str, call: str) -> None:
