@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 FILE = """
+import abc, enum
 from torch import nn
 
 KINDS, MADE = {}, []
@@ -33,8 +34,44 @@ class Net(Given, nn.Module, kind="net"):
         nn.Module.__init__(self)
         self.weight = nn.Parameter(nn.Linear(1, 1).weight)
 
+class Meta(abc.ABCMeta):
+    def __new__(kind, name, bases, given, **others):
+        made = super().__new__(kind, name, bases, given)
+        if bases:
+            MADE.append((given["name"], others["size"], made))
+        return made
+    def __init__(made, name, bases, given, **others):
+        super().__init__(name, bases, given)
+
+class Abstract(metaclass=Meta):
+    @abc.abstractmethod
+    def made(self): ...
+
+class Concrete(Abstract, size=3):
+    name = "concrete"
+    def made(self): return self.name
+
+class Act(enum.Enum):
+    RELU = "relu", 1
+    GELU = "gelu", 2
+    def __init__(self, label, scale):
+        self.label, self.scale = label, scale
+
 class Mine:
+    act = Act.GELU
     def create_model(self):
+        (name, size, made), = MADE[1:]
+        assert (name, size, made().made()) == ("concrete", 3, "concrete") and made is Concrete
+        class Part(Abstract, size=4):
+            name = "part"
+        assert MADE.pop()[:2] == ("part", 4) and MADE.pop()[2] is Concrete
+        try:
+            Part()
+        except TypeError:
+            pass
+        else:
+            raise AssertionError("it is abstract")
+        assert self.act is Act(("gelu", 2)) and (self.act.label, Act.RELU.scale) == ("gelu", 1)
         class Later(Small):
             name = "later"
         assert sorted(KINDS) == ["later", "small"] and KINDS["small"] is Small, KINDS
@@ -69,7 +106,9 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_registers_subclasses_does_it_once_with_what_the_file_gave_it(tmp_path: Path) -> None:
+def test_what_registers_classes_does_it_once_with_what_the_file_gave_it_and_members_keep_attributes(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.py").write_text(FILE)
     run(ON_THE_HEAD, str(tmp_path / "job"))
     assert run(ON_A_WORKER, str(tmp_path / "job")) == "Net"
