@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from benchmarks.compatible.case import BATCH, SAMPLES, Case, Samples, case, points, small
 from remote_agent.training.config import TrainingConfig
@@ -243,3 +244,62 @@ class RegistryAndWrapper(Case):
 
     def create_data(self) -> Any:
         return Around(Samples(list(zip(*points(), strict=True))))
+
+
+# --- Data ------------------------------------------------------------------------------------------------------------
+
+
+class Prepared(Dataset[Any]):
+    """Keeps what it has prepared in an array that it made at first."""
+
+    def __init__(self) -> None:
+        self.x, self.y = (part.numpy() for part in points())
+        self.kept, self.known = np.zeros_like(self.x), np.zeros(len(self.x), bool)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.known[index]:
+            self.kept[index], self.known[index] = 1.5 * self.x[index], True
+        return self.kept[index], self.y[index]
+
+
+@case("array-filled-by-samples", AREA)
+class ArrayFilled(Case):
+    """A data set that keeps what it has prepared in a numpy array."""
+
+    quick: ClassVar[bool] = True
+
+    def create_data(self) -> Any:
+        return Prepared()
+
+
+class Pair(NamedTuple):
+    """A sample, or a batch of them."""
+
+    x: Any
+    y: Any
+
+
+class Pairs(IterableDataset[Any]):
+    """Named tuples, one after the other."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        yield from (Pair(x, y) for x, y in zip(*points(), strict=True))
+
+
+@case("named-tuples-in-a-stream", AREA)
+class NamedStream(Case):
+    """A loader over an IterableDataset of named tuples."""
+
+    stream: ClassVar[bool] = True
+
+    def create_data(self) -> Any:
+        return DataLoader(Pairs(), batch_size=BATCH)
+
+    def batch(self, data: Any, indices: Any) -> Any:
+        return Pair(*(part[indices % SAMPLES] for part in points()))
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        return functional.cross_entropy(model(batch.x), batch.y)
