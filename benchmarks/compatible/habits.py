@@ -114,8 +114,6 @@ class Optimistic(torch.optim.Optimizer):
 class LastGradientKept(Case):
     """An optimizer that keeps the last step's gradient without a copy of it."""
 
-    quick: ClassVar[bool] = True
-
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         return Optimistic(model.parameters(), {})
 
@@ -134,8 +132,6 @@ class Rebinding(torch.optim.Optimizer):
 @case("weights-rebound", AREA)
 class WeightsRebound(Case):
     """An optimizer that sets p.data to a new tensor."""
-
-    quick: ClassVar[bool] = True
 
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         return Rebinding(model.parameters(), {})
@@ -268,8 +264,6 @@ class Prepared(Dataset[Any]):
 @case("array-filled-by-samples", AREA)
 class ArrayFilled(Case):
     """A data set that keeps what it has prepared in a numpy array."""
-
-    quick: ClassVar[bool] = True
 
     def create_data(self) -> Any:
         return Prepared()
