@@ -35,6 +35,7 @@ from benchmarks.compatible import (
     data,
     datasets,
     gradients,
+    habits,
     hidden,
     hooks,
     huggingface,
@@ -86,6 +87,7 @@ MODULES = (
     practice,
     recipes,
     steps,
+    habits,
 )
 """Importing them makes their cases."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from hetero_tui.runs.outline import only_in_scripts
 
 _THERE = frozenset({*sys.stdlib_module_names, "remote_agent"})
 """What every host has, whatever lies beside the job."""
+
+_COMPILED = (".so", ".pyd", ".dylib")
 
 MAX_TEXT = 200
 """Characters of a text in the code that can be a path."""
@@ -24,7 +27,7 @@ class Found:
     Attributes:
         files: modules, those of imported packages among them, in the order in which they were found.
         mistakes: what can't be imported.
-        elsewhere: modules that lie near the job, and not beside it: their names, and what to say.
+        elsewhere: modules that lie near the job and are not sent: their names, and what to say.
         names: texts in the code that may be paths: where they stand, and the text.
     """
 
@@ -38,7 +41,8 @@ def find_imports(file: Path, root: Path) -> Found:
     """The modules in ``root`` that ``file`` imports, and those that these import, and so on.
 
     A package goes as a whole, with all its modules. Where a name is that of a module of Python's own, or of ours, that
-    is meant.
+    is meant. A library with compiled modules that was installed beside the job stays: it is useless without these, and
+    would hide that of the hosts.
 
     Args:
         file: a Python file that can be parsed.
@@ -48,6 +52,7 @@ def find_imports(file: Path, root: Path) -> Found:
     seen = {file.resolve()}
     waiting = [(file, True)]
     missing: dict[str, str] = {}
+    compiled = _compiled(root)
     while waiting:
         path, is_imported = waiting.pop(0)
         shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
@@ -65,6 +70,13 @@ def find_imports(file: Path, root: Path) -> Found:
             top = dotted.partition(".")[0]
             if top in _THERE or not top:
                 continue
+            if top in compiled:
+                found.elsewhere.setdefault(
+                    top,
+                    f"{shown}:{line} imports {top}, which was installed beside the job and is not sent, since it has"
+                    " compiled modules: the hosts need their own; name it in `requirements`",
+                )
+                continue
             modules = list(_modules(dotted, root))
             if not modules and not (root / top).is_dir():
                 missing.setdefault(top, f"{shown}:{line}")
@@ -81,6 +93,17 @@ def find_imports(file: Path, root: Path) -> Found:
                 " hosts have none of their own"
             )
     return found
+
+
+def _compiled(root: Path) -> frozenset[str]:
+    """Top-level names of the distributions with compiled modules that an installer copied into the job's folder."""
+    names: set[str] = set()
+    for record in root.glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, ValueError):
+            files = [line.partition(",")[0].strip('"') for line in record.read_text(encoding="utf-8").splitlines()]
+            if any(file.endswith(_COMPILED) for file in files):
+                names.update(file.partition("/")[0].partition(".")[0] for file in files)
+    return frozenset(names)
 
 
 def _modules(dotted: str, root: Path) -> Iterator[tuple[Path, bool]]:

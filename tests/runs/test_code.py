@@ -68,6 +68,26 @@ def test_a_package_wins_over_a_module_and_relative_imports_within_it_are_followe
     assert names(job) == ["job.py", "p/__init__.py", "p/inner/deep.py", "other.py"]
 
 
+def test_a_library_with_compiled_modules_that_was_installed_beside_the_job_stays(tmp_path: Path) -> None:
+    """``pip install --target .``: without its compiled modules it would hide the hosts' own."""
+    job = write(tmp_path, job="import numpy, pure, mine\nimport numpy.linalg", mine="import numpy", pure="")
+    for name, file in (("numpy", "numpy/_core.so"), ("pure", "pure.py")):
+        record = tmp_path / f"{name}-1.0.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.write_text(f"{name}/__init__.py,,\n{file},sha256=abc,1\n../../bin/{name},,\n")
+    (tmp_path / "numpy").mkdir()
+    for file in ("__init__.py", "_core.so"):
+        (tmp_path / "numpy" / file).write_text("")
+    found = collect(job)
+    assert list(found.files) == ["job.py", "pure.py", "mine.py"]
+    (notice,) = found.notices
+    assert notice == (
+        "job.py:1 imports numpy, which was installed beside the job and is not sent, since it has compiled modules: the"
+        " hosts need their own; name it in `requirements`"
+    )
+    assert "numpy/__init__.py" in names(job, str(tmp_path / "numpy"))
+
+
 def test_a_module_that_does_not_parse_is_refused_and_one_that_nobody_imports_is_not(tmp_path: Path) -> None:
     job = write(tmp_path, job="import p.good, bad\n", p__good="", p__old="print 'x'\n", bad="\nx = (\n")
     (tmp_path / "p/__init__.py").write_text("")

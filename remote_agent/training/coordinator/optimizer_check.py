@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat, schedule
 from remote_agent.training.shared.optimizer_options import Chosen, chosen
 from remote_agent.training.worker.device.costs import relative_to_adamw
+
+SOME = 1000
+"""Numbers of each parameter that are compared, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +48,15 @@ def check(request: Request, model: nn.Module) -> Checked:
     """Build optimizer and scheduler.
 
     Raises:
-        JobError: one failed; or a setting in which the trials of a sweep differ has no effect.
+        JobError: one failed, or ``create_optimizer`` changes the weights with each call; or a setting in which the
+            trials of a sweep differ has no effect.
     """
     factory, (config, read) = request.job.factory, _noting(request.config)
+    first = _weights(model)
     optimizer = job.create_optimizer(factory, model, config)
+    if (changed := _weights(model)) != first:  # as it may, if a further call leaves them
+        job.create_optimizer(factory, model, config)
+        _refuse_changed(changed, _weights(model))
     rates = schedule.create(factory, optimizer, config)
     options = chosen(optimizer, rates, config.num_iterations)
     without = dict(_idle(factory, request.config, read))
@@ -67,6 +75,22 @@ def check(request: Request, model: nn.Module) -> Checked:
         plateau=rates.plateau if rates is not None else "",
         idle=tuple(f"{name}={getattr(request.config, name)} has no effect: {without[name]}" for name in given),
     )
+
+
+def _weights(model: nn.Module) -> dict[str, str]:
+    """Of each parameter what tells whether it changes; one without a shape yet is left out."""
+    known = [each for each in flat.trained(model).items() if not isinstance(each[1], nn.UninitializedParameter)]
+    return {name: repr(flat.digest(flat.some(each, SOME))) for name, each in known}  # NaN is no change
+
+
+def _refuse_changed(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name, seen in now.items():
+        if before.get(name, seen) != seen:
+            raise JobError(
+                f"create_optimizer changes the weights ({name}), and it is called in several processes, one after the"
+                " other for the same weights",
+                hint="change them in create_model",
+            )
 
 
 def _idle(factory: Any, config: TrainingConfig, read: set[str]) -> Iterator[tuple[str, str]]:

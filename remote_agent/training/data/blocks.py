@@ -5,7 +5,9 @@ Lists of texts (names of samples, as ``default_collate`` leaves them) count as s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from remote_agent.training.shared.slices import Indices
 
 Batch = Any
-"""A tensor, or a tuple or dictionary of batches."""
+"""A tensor, or a tuple (perhaps a named one) or dictionary of batches."""
 
 Leaf = Tensor | NDArray[np.object_]
 """A tensor, or texts."""
@@ -91,11 +93,11 @@ def _tensors(value: object) -> Batch:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     if isinstance(value, Mapping) and value:
-        return {key: _tensors(part) for key, part in value.items()}
+        return _named_alike(value, {key: _tensors(part) for key, part in value.items()})
     if isinstance(value, tuple | list) and value and all(isinstance(each, str | bytes) for each in value):
         return np.array(value, dtype=object)
     if isinstance(value, tuple | list) and value:
-        return tuple(_tensors(part) for part in value)
+        return _alike(value, map(_tensors, value))
     raise ValueError(f"it is a {type(value).__name__}, not a structure of tensors")
 
 
@@ -105,5 +107,19 @@ def _each(function: Callable[..., Any], *batches: Batch) -> Batch:
     if isinstance(first, Tensor | np.ndarray):
         return function(*batches)
     if isinstance(first, Mapping):
-        return {key: _each(function, *(batch[key] for batch in batches)) for key in first}
-    return tuple(_each(function, *parts) for parts in zip(*batches, strict=True))
+        return _named_alike(first, {key: _each(function, *(batch[key] for batch in batches)) for key in first})
+    return _alike(first, (_each(function, *parts) for parts in zip(*batches, strict=True)))
+
+
+def _named_alike(given: Mapping[Any, Any], parts: dict[Any, Batch]) -> Batch:
+    """A dictionary; a mapping of another kind (an encoding of Hugging Face) where ``given`` is one."""
+    if type(given) is dict or not isinstance(given, dict | UserDict):
+        return parts
+    made: Any = copy.copy(given)
+    made.update(parts)
+    return made
+
+
+def _alike(given: object, parts: Iterable[Batch]) -> Batch:
+    """A tuple; a named one where ``given`` is."""
+    return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)

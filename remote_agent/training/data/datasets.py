@@ -14,8 +14,10 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from remote_agent.current_call import HERE
 from remote_agent.training import job
-from remote_agent.training.data import columns
+from remote_agent.training.data import columns, own_arrays
 from remote_agent.training.data.collating import collated
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
@@ -215,8 +217,8 @@ def _fetched(data: Any, indices: Indices, seed: int | None, begin: int) -> Any:
     if isinstance(data, torch.Tensor):
         return data[torch.from_numpy(indices)]
     if callable(getattr(data, "batch", None)):
-        _seed(seed, begin)
-        return job.guard(f"batch({_named(indices)})", data.batch, torch.from_numpy(indices))
+        called = partial(_seeded, seed, begin, data.batch, torch.from_numpy(indices))
+        return job.guard(f"batch({_named(indices)})", own_arrays.calling, called, data)
     return collated(_samples(data, indices, seed, begin), indices.tolist())
 
 
@@ -229,25 +231,25 @@ def _samples(data: Any, indices: Indices, seed: int | None, begin: int) -> list[
     """One sample after the other, or all at once by torch's ``__getitems__``."""
     # torch's own Subset has it too, and there each sample can be had by itself.
     if callable(getattr(data, "__getitems__", None)) and not isinstance(data, Subset):
-        _seed(seed, begin)
-        where = f"__getitems__({_named(indices)})"
-        return list(job.guard(where, data.__getitems__, indices.tolist()))
+        called = partial(_seeded, seed, begin, data.__getitems__, indices.tolist())
+        return list(job.guard(f"__getitems__({_named(indices)})", own_arrays.calling, called, data))
     found = []
     HERE.enter("__getitem__")
     for place, index in enumerate(indices.tolist()):
-        _seed(seed, begin + place)
         HERE.sample(index)
+        called = partial(_seeded, seed, begin + place, operator.getitem, data, index)
         try:
-            found.append(data[index])
+            found.append(own_arrays.calling(called, data))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise job.as_job_error(f"__getitem__({index})", error) from error
     HERE.leave()
     return found
 
 
-def _seed(seed: int | None, position: int) -> None:
+def _seeded(seed: int | None, position: int, function: Callable[..., Any], *arguments: Any) -> Any:
     if seed is not None:
         seeding.seed_all(seeding.sample_seed(seed, position))
+    return function(*arguments)
 
 
 def _named(indices: Indices) -> str:

@@ -15,7 +15,7 @@ from types import FunctionType, GeneratorType, MethodType, ModuleType
 import numpy as np
 from torch import Tensor, nn
 
-from remote_agent.training.user_code.user_errors import is_users_own
+from remote_agent.training.user_code.ownership import is_users_own
 
 MOST = 2000
 """Objects that are looked at."""

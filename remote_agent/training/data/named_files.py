@@ -17,7 +17,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from remote_agent.training.data.datasets import Collated
-from remote_agent.training.user_code.user_errors import is_of_users
+from remote_agent.training.user_code.ownership import is_of_users
 
 MOST_FILES, BLOCKS, BLOCK = 2000, 64, 4096
 """Files of an attribute whose sizes are looked at, from all over it; blocks of their contents, and bytes of one."""

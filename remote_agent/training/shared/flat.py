@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,11 +186,31 @@ class FlatTensors:
                     view.copy_(parameter)
                     parameter.data = view
 
+    def settle(self) -> None:
+        """Have the parameters be views again, with the values that they have now; see :func:`settle`."""
+        for entry, flat, members in zip(self.groups, self.flats, self.parameters, strict=True):
+            settle(members, entry.views(flat))
+
     @torch.no_grad()
     def load(self, payload: Payload) -> None:
         """Copy weights that arrived into the model; ``payload`` may hold more after them."""
         for flat, entry, array in zip(self.flats, self.groups, payload, strict=False):
             flat.copy_(from_bytes(array, entry.dtype))
+
+
+@torch.no_grad()
+def settle(parameters: Iterable[nn.Parameter], views: Iterable[Tensor]) -> None:
+    """Have each parameter be its view again: an optimizer may have put it elsewhere (``p.data = p.data - ...``)."""
+    for parameter, view in zip(parameters, views, strict=True):
+        if parameter.data_ptr() != view.data_ptr():
+            view.copy_(parameter)
+            parameter.data = view
+
+
+def users_of(flats: Iterable[Tensor]) -> int:
+    """How many tensors have their numbers in the memory of these, themselves and views among them."""
+    count = torch._C._storage_Use_Count  # noqa: SLF001 - there is no public name
+    return sum(count(flat.untyped_storage()._cdata) for flat in flats)  # noqa: SLF001
 
 
 def norm(flats: Sequence[Tensor]) -> float:
@@ -217,3 +237,10 @@ def gather(tensors: Mapping[str, Tensor]) -> Payload:
     """``tensors`` as one array per dtype, in the layout of :func:`group`."""
     groups = group(tensors)
     return tuple(to_bytes(torch.cat([tensors[name].reshape(-1) for name in entry.names])) for entry in groups)
+
+
+def scatter(tensors: Mapping[str, Tensor], payload: Payload) -> None:
+    """Copy what :func:`gather` gave for tensors like these into them."""
+    for entry, array in zip(group(tensors), payload, strict=True):
+        for name, view in zip(entry.names, entry.views(from_bytes(array, entry.dtype)), strict=True):
+            tensors[name].copy_(view)

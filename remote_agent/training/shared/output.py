@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from remote_agent.training.shared.log_file import LogFile
-from remote_agent.training.user_code.user_errors import clean, is_users_own
+from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code.user_errors import clean
 
 MAX_KEPT = 100
 """Lines that wait to be fetched."""

@@ -96,10 +96,18 @@ def wait_all(refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
     return {raw.index(each) for each in ready}
 
 
+def is_of_unpacking(error: Exception) -> bool:
+    """Whether the actor could not unpack the arguments of a call: a class or a module is not there."""
+    cause = error.cause if isinstance(error, CallFailed) else None
+    return isinstance(cause, exceptions.RaySystemError) and "Traceback" in str(cause)
+
+
 def describe(error: Exception) -> str:
     """The sentence in one of Ray's many-line messages that says what happened."""
     if isinstance(error, CallFailed):
         cause = error.cause
+        if is_of_unpacking(error):
+            return f"it can't unpack what it was sent: {str(cause).strip().splitlines()[-1]}"[:300]
         return f"{type(cause).__name__}: {cause}"[:300] if cause is not None else "its code raised"
     if isinstance(error, exceptions.ActorDiedError):
         if "creation task" in str(error):

@@ -14,7 +14,7 @@ from torch import nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.job_values import Reader, of_loss
-from remote_agent.training.user_code.user_errors import is_of_users
+from remote_agent.training.user_code.ownership import is_of_users
 
 HINT = (
     "what changes in the course of training belongs into the model, as a buffer that forward or loss changes: a counter"

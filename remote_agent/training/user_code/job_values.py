@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
@@ -174,7 +174,7 @@ def _attributes(value: object) -> Mapping[str, Any]:
         file = getattr(value, "__file__", None)
         return vars(value) if isinstance(file, str) and is_users_own(file) else {}
     kind = value if isinstance(value, type) else type(value)
-    is_own = kind.__module__ != "builtins" and is_of_users(kind.__module__)
+    is_own = is_of_users(kind.__module__)
     return vars(value) if is_own and hasattr(value, "__dict__") else {}
 
 

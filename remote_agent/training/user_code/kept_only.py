@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 
 from remote_agent.training.user_code.job_values import plain_function
-from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 _SHOWING = frozenset({"print"})
 _ADDING = frozenset({"append", "appendleft", "extend"})

@@ -66,7 +66,7 @@ class PartLoss:
     """The loss of one part of a batch.
 
     Attributes:
-        value: what ``loss`` gave, a scalar with a gradient.
+        value: what ``loss`` gave, a scalar that requires a gradient.
         factor: ``value`` times this is the part's sum.
         weight: what the part weighs: the loss of a batch is the sum of its parts' sums by the sum of their weights.
         unknown: why that is not so, as far as can be seen; empty where it is.
@@ -137,6 +137,9 @@ class _Noted(threading.local):
 
 
 _thread = _Noted()
+CONSTANT = "the loss does not depend on a trained parameter"
+CONSTANT_HINT = "look for detach(), item(), no_grad() or argmax() on the way from the model's output to the loss"
+
 SCALED = "loss scales itself by a GradScaler, and nothing divides the gradient by the scale again"
 SCALED_HINT = "leave the GradScaler out, and set precision=fp16, which scales and unscales"
 
@@ -200,7 +203,13 @@ def _is_transformed() -> bool:
 
 
 def of_part(
-    loss: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any, samples: int, summed_over: int = 0
+    loss: Callable[[nn.Module, Any], Any],
+    model: nn.Module,
+    batch: Any,
+    samples: int,
+    summed_over: int = 0,
+    *,
+    constant: bool = False,
 ) -> PartLoss:
     """The loss of a part of ``samples`` samples.
 
@@ -209,6 +218,7 @@ def of_part(
         batch: the part, on the model's device.
         samples: in the part.
         summed_over: samples of the whole batch, for a loss that adds its samples up; 0: a mean.
+        constant: it may have no gradient, as that of an image without any object.
 
     Raises:
         JobError: it is not a scalar with a gradient, nor one with its weight.
@@ -220,16 +230,21 @@ def of_part(
     finally:
         _thread.calls = None
     halved, part = _thread.halved, _part_of(given, calls, samples, summed_over)
+    if torch.is_grad_enabled() and not part.value.requires_grad:
+        if part.weight and not constant:
+            raise JobError(CONSTANT, hint=CONSTANT_HINT)
+        value = part.value if part.value.is_floating_point() else part.value.float()
+        part = dataclasses.replace(part, value=value.detach().requires_grad_().reshape(()))
     return dataclasses.replace(part, halved=True) if halved or part.value.dtype in HALVES else part
 
 
 def _part_of(given: object, calls: Sequence[_Call], samples: int, summed_over: int) -> PartLoss:
     """What ``loss`` gave, and the ``calls`` that it made."""
     if isinstance(given, tuple) and len(given) == 2:
-        weight = _weight(given[1])
-        if not weight and isinstance(given[0], Tensor) and not given[0].requires_grad:  # a constant, as nothing counts
-            return PartLoss(given[0].detach().float().requires_grad_().sum(), 1.0, 0.0)
-        return PartLoss(_scalar(given[0]), 1.0, weight)
+        weight, total = _weight(given[1]), given[0]
+        if not weight and isinstance(total, Tensor | Real) and not getattr(total, "requires_grad", False):
+            total = torch.as_tensor(total, dtype=torch.float32).sum()  # a constant, as nothing counts
+        return PartLoss(_scalar(total), 1.0, weight)
     value = _scalar(given)
     if summed_over:
         return PartLoss(value, float(summed_over), float(samples))
@@ -250,11 +265,6 @@ def _scalar(value: object) -> Tensor:
     if value.numel() != 1:
         raise JobError(
             f"loss gave a tensor of shape {tuple(value.shape)}", hint="return a scalar: for example loss.mean()"
-        )
-    if torch.is_grad_enabled() and not value.requires_grad:
-        raise JobError(
-            "the loss does not depend on a trained parameter",
-            hint="look for detach(), item(), no_grad() or argmax() on the way from the model's output to the loss",
         )
     return value.reshape(())
 

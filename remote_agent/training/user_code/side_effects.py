@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from remote_agent.training.user_code.user_errors import HINTS, is_users_own
+from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code.user_errors import HINTS
 
 THERE = (
     "it worked on the coordinator, which alone runs the job's file: do within create_model what the file does beside"

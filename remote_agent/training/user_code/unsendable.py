@@ -1,9 +1,14 @@
-"""Sends what is another one in each process (a lock, a weak reference), and names what can't be sent at all."""
+"""Sends what is another one in each process (a lock, a weak reference), and names what can't be sent at all.
+
+An object with a ``__getattr__`` of the user's is sent without a call of that: pickle asks such an object for methods
+that it has not, also before it has any attribute, and one that stands for another object then asks itself for ever.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copyreg
+import enum
 import functools
 import inspect
 import threading
@@ -16,7 +21,9 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.user_errors import headline, is_of_users, is_users_own
+from remote_agent.training.user_code import class_rebuilding
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
+from remote_agent.training.user_code.user_errors import headline
 
 MOST_ENTRIES = 1000
 """Of a container, that are looked at."""
@@ -30,13 +37,57 @@ _ANEW: tuple[Callable[[], Any], ...] = (threading.Lock, threading.RLock, threadi
 _WEAK: tuple[type, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
+_USUAL, _UNUSUAL = ("__reduce_ex__", "__reduce__", "__getstate__"), ("__setstate__", "__getnewargs_ex__")
+
+_reduce = cloudpickle.CloudPickler.reducer_override
+
+
 def install() -> None:
     """Have these packed from now on: locks and thread's own values as new ones, weak references to what is sent."""
+    cloudpickle.CloudPickler.reducer_override = _reduced
     for make in _ANEW:
         copyreg.pickle(type(make()), lambda _, make=make: (make, ()))  # type: ignore[misc]
     for kind in _WEAK:
         copyreg.pickle(kind, lambda held, kind=kind: (kind, (dict(held),)))  # type: ignore[misc]
     copyreg.pickle(weakref.ReferenceType, lambda each: (_reference, (each(),)))
+
+
+def _reduced(pickler: Any, value: Any) -> Any:
+    if isinstance(value, enum.EnumMeta):
+        return class_rebuilding.with_members(value, _reduce(pickler, value))
+    kind = type(value)
+    asked = getattr(kind, "__getattr__", None)
+    if not isinstance(asked, FunctionType) or not is_users_own(asked.__code__.co_filename) or not _is_plain(kind):
+        return _reduce(pickler, value)
+    given = kind.__getnewargs__(value) if hasattr(kind, "__getnewargs__") else ()
+    names = [name for name in copyreg._slotnames(kind) if _is_set(value, name)]  # type: ignore[attr-defined]  # noqa: SLF001
+    slots = {name: object.__getattribute__(value, name) for name in names}
+    held = object.__getattribute__(value, "__dict__") if _is_set(value, "__dict__") else {}
+    entries = iter(value) if isinstance(value, list) else None
+    items = iter(dict.items(value)) if isinstance(value, dict) else None
+    return copyreg.__newobj__, (kind, *given), (held, slots), entries, items, _fill  # type: ignore[attr-defined]
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether objects of a class are packed as Python does it, by their attributes."""
+    is_usual = all(getattr(kind, name) is getattr(object, name) for name in _USUAL)
+    return is_usual and not any(hasattr(kind, name) for name in _UNUSUAL) and kind not in copyreg.dispatch_table
+
+
+def _is_set(value: object, name: str) -> bool:
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _fill(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    held, slots = state
+    if held:
+        object.__getattribute__(value, "__dict__").update(held)
+    for name, each in slots.items():
+        object.__setattr__(value, name, each)
 
 
 def _reference(value: Any) -> Any:

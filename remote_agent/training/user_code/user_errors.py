@@ -6,12 +6,9 @@ the user's own files are shown; where there are none (the default loss, a model 
 
 from __future__ import annotations
 
-import functools
 import linecache
-import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +17,10 @@ from types import FrameType, TracebackType
 
 import torch
 
-import remote_agent
 from remote_agent.current_call import HERE
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.user_code import job_code, names
+from remote_agent.training.user_code.ownership import is_users_own
 
 LOSS = "loss"
 """The place of whatever happens while a slice is computed: the data, the model and the loss are the user's there."""
@@ -42,9 +39,13 @@ MAX_LINES = 12
 
 HINT = "correct the job's code"
 
+LOADING = "loading the job"
+"""Workers and servers get it from the coordinator, where it was loaded before."""
+
 HINTS = {
+    LOADING: "it worked on the coordinator: have Python and the libraries in the same versions on all hosts",
     "the optimizer's step": "the engine calls step() alone, when the gradients are there: without a closure (SAM and"
-    " LBFGS need one), and without train() of the optimizer (call that in create_optimizer)"
+    " LBFGS need one), and without train() of the optimizer (call that in create_optimizer)",
 }
 """Others in its place, by the function that was called."""
 
@@ -57,6 +58,15 @@ ENDS = "a job's code must not end its process: raise an exception that says what
 
 CREATING = "creating the job"
 
+INSTALLED = (
+    "have it on all hosts: name a package in the job's `requirements` and start with --bootstrap, put a module of your"
+    " own beside the job's file"
+)
+
+INSTALLED_FOR_SCRIPT = (
+    "have it on all nodes of the cluster: install it there, or put a module of your own beside the script"
+)
+
 NEEDS_ARGUMENTS = (
     "a class that is named as the job is called without arguments: give them defaults, or make the object in the file,"
     " as in job = Mine(128), and name that"
@@ -66,18 +76,6 @@ FIRST = (
     "create_model is called before create_data, and on each machine: make {name} in __init__, which is called once, on"
     " the head, before both"
 )
-
-_LIBRARIES = tuple(
-    dict.fromkeys(
-        os.path.realpath(path) + os.sep
-        for path in (
-            *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-            *(str(Path(str(module.__file__)).parent) for module in (remote_agent, torch)),
-        )
-    )
-)
-_SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-"""Folders of libraries wherever they are: a user's own (pip --user), a distribution's, those that a .pth file adds."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -111,26 +109,6 @@ class Frame:
     def source(self) -> str:
         """The line itself; empty where the file can't be read here."""
         return linecache.getline(self.file, self.line).strip()
-
-
-@functools.lru_cache(maxsize=4096)  # resolving a path asks the file system once for each of its folders
-def is_users_own(file: str) -> bool:
-    """Whether a file of code is neither ours nor Python's nor an installed library's."""
-    if file.startswith("<") and not file.startswith("<ipython"):
-        return False
-    try:
-        path = os.path.realpath(file)
-    except FileNotFoundError:  # a relative name, as a job's own file may have, and this process's folder was deleted
-        return True
-    return not path.startswith(_LIBRARIES) and not any(site in path for site in _SITES)
-
-
-def is_of_users(module: str | None) -> bool:
-    """The same of the code of a module. A script's own comes to workers by value; there ``__main__`` is Ray's."""
-    if module == "__main__":
-        return True
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
-    return file is None or is_users_own(file)
 
 
 def frames_of(trace: TracebackType | None) -> list[Frame]:
@@ -202,6 +180,8 @@ _CALLS = {
     **{name: names.call(name) for name in names.ARGUMENTS if name != LOSS},
 }
 
+_NO_TENSOR = "must be Tensor, not"
+
 _WRONG_CALL = re.compile(r"(\w+)\(\) (?:takes|missing|got)")
 """What Python says of a call with other arguments than a function has."""
 
@@ -239,6 +219,26 @@ def as_job_error(where: str, error: BaseException) -> JobError:
 
 def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
     """What to do next."""
+    if hint := _hint_of(error, own):
+        return hint
+    in_model = any(frame.name == "forward" for frame in frames_of(error.__traceback__))
+    if where == LOSS and not (own or in_model) and _NO_TENSOR in _text(error):  # loss = functional.mse_loss
+        return f"the engine calls it as {_CALLS[LOSS]}"
+    if isinstance(error, SystemExit):
+        return ARGUMENTS if _is_of_argparse(error) else ENDS
+    if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
+        return NEEDS_ARGUMENTS
+    if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
+        return FIRST.format(name=error.name)
+    if advice := job_code.advice(error):
+        return advice
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
+        return INSTALLED if job_code.sent() is not None else INSTALLED_FOR_SCRIPT
+    return HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
+
+
+def _hint_of(error: BaseException, own: Sequence[Frame]) -> str:
+    """What to do about what the exception says, wherever it was raised; empty: that is not known."""
     if isinstance(error, TypeError) and (call := _CALLS.get(_called_otherwise(error, own))):
         return f"the engine calls it as {call}"
     if is_out_of_memory(error):
@@ -260,19 +260,13 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
         return "leave backward() to the run, and detach what is kept from one call to the next"
     if "rocess group has not been initialized" in _text(error):
         return "leave DistributedDataParallel and torch.distributed out: the engine itself adds up all gradients"
-    if isinstance(error, SystemExit):
-        return ARGUMENTS if _is_of_argparse(error) else ENDS
-    if where == CREATING and isinstance(error, TypeError) and error.__traceback__ and not error.__traceback__.tb_next:
-        return NEEDS_ARGUMENTS
-    if where == "create_model" and isinstance(error, AttributeError) and hasattr(error.obj, "create_data"):
-        return FIRST.format(name=error.name)
-    return job_code.advice(error) or HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
+    return ""
 
 
 def _called_otherwise(error: TypeError, own: Sequence[Frame]) -> str:
     """Which function takes other arguments than it gets, by its name, as far as that can be told."""
     if own:
-        return own[-1].name if "must be Tensor, not" in _text(error) else ""
+        return own[-1].name if _NO_TENSOR in _text(error) else ""
     found = _WRONG_CALL.search(_text(error))
     return found[1] if found else ""
 

@@ -40,8 +40,9 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.output import OUTPUT, Printed
-from remote_agent.training.user_code import checks, losses
-from remote_agent.training.user_code.user_errors import frames_of_stack, is_users_own
+from remote_agent.training.user_code import checks, class_rebuilding, losses
+from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code.user_errors import LOADING, frames_of_stack
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import first_look, memory, recompute
@@ -68,6 +69,7 @@ class Worker(LinkEnd):
 
     def __init__(self, device: str, threads: int, run: str = "", name: str = "") -> None:
         without_compiler.install()
+        class_rebuilding.install()  # before the data comes
         OUTPUT.install(log_file.place(run, name))
         HERE.open(rays_logs(), ray.get_runtime_context().get_actor_id())
         torch.set_num_threads(max(1, threads))
@@ -83,7 +85,7 @@ class Worker(LinkEnd):
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
         with contextlib.suppress(TrainingError):  # opening the job reports it
-            job.guard("loading the job", job.loads, blob)
+            job.guard(LOADING, job.loads, blob)
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -91,7 +93,7 @@ class Worker(LinkEnd):
         """Build the job's model on the device, with the run's initial ``state`` (safetensors)."""
         losses.install()
         try:
-            factory = job.guard("loading the job", job.loads, blob)
+            factory = job.guard(LOADING, job.loads, blob)
             if config.deterministic:
                 devices.be_deterministic()
             self._device = devices.find(self._wanted)  # its kind may be the job's own

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from remote_agent.training import job
 from remote_agent.training.deadlines import EXCHANGE_S
+from remote_agent.training.shared import flat
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Slice,
@@ -163,16 +164,27 @@ class LocalRounds(Streaming):
             if not result.weight:
                 continue  # nothing in it counts, as in a step without it
             self._inner.div_(result.weight)
-            for parameter, gradient in zip(self._gradients.parameters, self._inner_views, strict=True):
-                parameter.grad = gradient
-            if self._clip_norm:
-                nn.utils.clip_grad_norm_(self._gradients.parameters, self._clip_norm)
-            job.guard("the optimizer's step", self._optimizer.step)
+            self._step_optimizer()
             total += result.loss * len(batch)
             if correcting and self._assumed is not None and self._channel.ready():
                 self._count(self._channel.finish(EXCHANGE_S))
                 self._correct()
         return SliceLoss(loss=total / len(samples), weight=float(len(samples)), aside_s=aside_s)
+
+    def _step_optimizer(self) -> None:
+        parameters, users = self._gradients.parameters, flat.users_of((self._inner,))
+        for parameter, gradient in zip(parameters, self._gradients.views(self._inner), strict=True):
+            parameter.grad = gradient
+        del gradient
+        if self._clip_norm:
+            nn.utils.clip_grad_norm_(parameters, self._clip_norm)
+        job.guard("the optimizer's step", self._optimizer.step)
+        flat.settle(parameters, self._gradients.views(self._weights))
+        for parameter in parameters:
+            parameter.grad = None
+        if flat.users_of((self._inner,)) > users:  # the optimizer keeps gradients until its next step
+            self._inner = torch.empty_like(self._inner)
+            self._inner_views = self._gradients.views(self._inner)
 
     @torch.no_grad()
     def _leave_difference(self, step: int, samples: int, views: Sequence[Tensor]) -> None:

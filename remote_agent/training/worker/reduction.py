@@ -118,7 +118,7 @@ class Reduction:
         self._same = SameSteps(self._parameters)
         self._bystanders: flat.LocalState | None = flat.LocalState(parts.model, parts.buffers)
         self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
-        _unpack(self._kept, first)
+        flat.scatter(self._kept, first)
         self.contributed = self._committed = done
         self.moved = 0
         self._group: ProcessGroup | None = None
@@ -182,13 +182,10 @@ class Reduction:
         samples, weight = float(self._facts[0]), float(self._facts[2])
         if not weight:
             raise NothingCounts.of(step)
-        used = self._facts[_FACTS : _FACTS + len(self._parameters)].tolist()
-        views = [view for group, flats in self._gradients() for view in group.views(flats)]
         for flats in self._flats:
             flats.div_(weight)
-        for parameter, view, count in zip(self._parameters, views, used, strict=True):
-            # Without a gradient an optimizer leaves a parameter alone; with a zero it would still decay it.
-            parameter.grad = view if count else None
+        users = flat.users_of(self._flats)
+        self._show_gradients()
         self._average_buffers(samples)
         if self._most_norm:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
@@ -197,6 +194,7 @@ class Reduction:
         seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
         self._same.begin(step)
         job.guard("the optimizer's step", self._optimizer.step)
+        self._weights.settle()
         self._same.end()
         self._trained.check()
         self._average.update(self._parameters)
@@ -205,9 +203,18 @@ class Reduction:
             self._bystanders = None
         for parameter in self._parameters:
             parameter.grad = None
+        if flat.users_of(self._flats) > users:  # the optimizer keeps gradients until its next step
+            self._allocate()
         for name, kept in self._kept.items():  # a hook of the step may have changed it
             kept.copy_(self._buffers[name])
         self._committed = step
+
+    def _show_gradients(self) -> None:
+        used = self._facts[_FACTS : _FACTS + len(self._parameters)].tolist()
+        views = [view for group, flats in self._gradients() for view in group.views(flats)]
+        for parameter, view, count in zip(self._parameters, views, used, strict=True):
+            # Without a gradient an optimizer leaves a parameter alone; with a zero it would still decay it.
+            parameter.grad = view if count else None
 
     def give_up(self, number: int) -> None:
         """Mark group ``number`` and all before it as broken, and wake a thread that waits for them."""
@@ -388,10 +395,3 @@ def _wire(buffer: Tensor, *, copy: bool = False) -> Tensor:
     """Gloo's tensor for a flat ``buffer``: the buffer itself, or a CPU tensor if device or dtype differ."""
     real = _real(buffer)
     return real.to("cpu", flat.wide(real.dtype), copy=copy)
-
-
-def _unpack(tensors: dict[str, Tensor], payload: Payload) -> None:
-    """Copy a payload in the layout of :func:`flat.gather` into these tensors."""
-    for group, array in zip(flat.group(tensors), payload, strict=True):
-        for name, view in zip(group.names, group.views(flat.from_bytes(array, group.dtype)), strict=True):
-            tensors[name].copy_(view)

@@ -124,3 +124,23 @@ def test_a_scheduler_that_goes_by_the_validation_is_known_before_any_worker_is_s
     factory: Any, plateau: str
 ) -> None:
     assert optimizer_check.check(request(factory, TrainingConfig()), MODEL).plateau == plateau
+
+
+class Changing(UsesRate):
+    """Changes weights in ``create_optimizer``."""
+
+    def __init__(self, *, each_time: bool) -> None:
+        self.each_time = each_time
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+        for name, each in model.named_parameters():
+            each.data = 0.5 * each if self.each_time and name == "1.bias" else torch.ones_like(each)
+        return super().create_optimizer(model, config)
+
+
+def test_weights_that_create_optimizer_changes_with_each_call_are_refused() -> None:
+    asked = request(Changing(each_time=False), TrainingConfig())
+    optimizer_check.check(asked, nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    asked = request(Changing(each_time=True), TrainingConfig())
+    with pytest.raises(JobError, match=r"changes the weights \(1\.bias\)"):
+        optimizer_check.check(asked, nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -138,6 +139,23 @@ def test_texts_of_samples_go_with_them() -> None:
     assert blocks.gather(np.array([1]), whole)["key"] == ["k1"]
     with pytest.raises(ValueError, match="2 and 3 samples"):
         blocks.as_batch((torch.zeros(3), ["a", "b"]))
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: Any
+
+
+def test_a_batch_of_a_stream_is_of_the_kind_that_the_user_gave() -> None:
+    """What ``loss`` asks for by attributes: a named tuple, an encoding of Hugging Face."""
+    given_batches = [UserDict({"pair": Pair(torch.arange(begin, begin + 2), [np.arange(2)])}) for begin in (0, 2)]
+    parts = [Block(2 * number, 2 * number + 2, blocks.as_batch(each)) for number, each in enumerate(given_batches)]
+    batch = blocks.gather(np.array([3, 0]), parts)
+    assert isinstance(batch, UserDict)
+    assert isinstance(batch["pair"], Pair)
+    assert batch["pair"].x.tolist() == [3, 0]
+    assert batch["pair"].y[0].tolist() == [1, 0]
+    assert isinstance(given_batches[0]["pair"].y[0], np.ndarray), "what the user has stays as it is"
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())

@@ -79,3 +79,37 @@ def test_an_error_of_the_users_data_names_the_function_and_the_sample() -> None:
         datasets.fetch(datasets.as_dataset(DataLoader(Augmented(), collate_fn=collate)), indices, seed=0)
     assert error.value.cause.startswith("collate_fn of samples 3, 17, 40")
     assert error.value.cause.endswith(": KeyError: 'mask'")
+
+
+class Caching(Augmented):
+    """Keeps what it has drawn in arrays, which Ray's object store makes read-only."""
+
+    def __init__(self) -> None:
+        self.kept = {"samples": np.zeros((100, 4)), "known": np.zeros(100, bool)}
+        for each in self.kept.values():
+            each.flags.writeable = False
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.kept["known"][index]:
+            self.kept["samples"][index] = super().__getitem__(index)
+            self.kept["known"][index] = True
+        return self.kept["samples"][index].copy()
+
+
+@pytest.mark.parametrize("around", [lambda data: data, lambda data: DataLoader(Subset(data, range(50)))])
+def test_a_data_set_may_write_into_its_arrays_and_draws_as_if_they_had_been_its_own(around: Any) -> None:
+    plain = datasets.fetch(datasets.as_dataset(Augmented()), ORDER, seed=3, begin=40)
+    shared = datasets.as_dataset(around(Caching()))
+    assert torch.equal(datasets.fetch(shared, ORDER, seed=3, begin=40), plain)
+    assert torch.equal(datasets.fetch(shared, ORDER, seed=4, begin=0), plain)
+
+
+def test_what_else_is_read_only_is_the_users_to_change() -> None:
+    class Fixed(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            fixed = np.zeros(2)
+            fixed.flags.writeable = False
+            fixed[0] = 1
+
+    with pytest.raises(JobError, match="read-only"):
+        datasets.fetch(datasets.as_dataset(Fixed()), ORDER)

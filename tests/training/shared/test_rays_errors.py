@@ -31,3 +31,16 @@ def test_a_library_that_a_worker_can_not_load_is_named() -> None:
     traced = f'ray::Worker.__init__()\n  File "actor.py", line 2\n    import torch\nImportError: {cause}'
     died = exceptions.ActorDiedError(exceptions.RayTaskError("__init__", traced, cause))
     assert rpc.describe(died) == f"Python there can't load what training needs: ImportError: {cause}"
+
+
+def test_what_an_actor_can_not_unpack_is_named_without_a_traceback() -> None:
+    traced = (
+        "System error: No module named 'PIL'\ntraceback: Traceback (most recent call last):\n  File \"x.py\", line 1\n"
+    )
+    cause = exceptions.RaySystemError(f"{traced}ModuleNotFoundError: No module named 'PIL'\n")
+    error = exceptions.RayTaskError("open", "", cause).as_instanceof_cause()
+    with pytest.raises(rpc.Lost):
+        raise error
+    assert rpc.is_of_unpacking(error)
+    assert rpc.describe(error) == "it can't unpack what it was sent: ModuleNotFoundError: No module named 'PIL'"
+    assert not rpc.is_of_unpacking(exceptions.RayTaskError("open", "", ValueError("Traceback")))

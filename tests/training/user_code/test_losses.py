@@ -85,11 +85,18 @@ def test_a_part_of_which_no_label_counts_weighs_nothing_and_has_gradients_of_zer
 
 
 def test_a_constant_weighs_nothing_where_nothing_counts_and_is_no_loss_elsewhere() -> None:
-    part = losses.of_part(lambda model, batch: (torch.tensor(0), 0), MODEL, (X, Y), 4)
-    assert part.weight == 0
-    part.value.backward()  # type: ignore[no-untyped-call]
+    for nothing in (torch.tensor(0), torch.zeros(0), 0.0, 0):
+        part = losses.of_part(lambda model, batch, nothing=nothing: (nothing, 0), MODEL, (X, Y), 4)
+        assert part.weight == 0
+        part.value.backward()  # type: ignore[no-untyped-call]
     with pytest.raises(JobError, match="does not depend on a trained parameter"):
         losses.of_part(lambda model, batch: (torch.tensor(0.0), 3), MODEL, (X, Y), 4)
+
+
+def test_a_part_without_a_gradient_may_be_a_constant_of_its_samples() -> None:
+    part = losses.of_part(lambda model, batch: torch.tensor(2), MODEL, (X, Y), 4, constant=True)
+    assert (part.value.item(), part.factor, part.weight) == (2.0, 4.0, 4.0)
+    part.value.backward()  # type: ignore[no-untyped-call]
 
 
 def test_a_weighted_cross_entropy_beside_something_else_is_not_taken_for_a_mean_over_samples() -> None:

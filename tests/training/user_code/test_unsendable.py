@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from ray import cloudpickle
 
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.unsendable import refusal
+from remote_agent.training.user_code.unsendable import install, refusal
 
 
 @pytest.fixture
@@ -57,3 +58,36 @@ def test_a_loop_of_objects_ends(opened: sqlite3.Connection) -> None:
     second = Holder(first)
     first.name = second  # type: ignore[assignment]
     assert "held: TypeError" in refusal("the data", "data", second, TypeError("planted")).cause
+
+
+class Around:
+    """Stands for what it holds."""
+
+    __slots__ = ("__dict__", "base", "unset")
+
+    def __init__(self, base: Any) -> None:
+        self.base, self.me = base, self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)
+
+
+class Config(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class Word(str):
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def test_objects_with_a_getattr_of_the_users_are_sent_without_a_call_of_it() -> None:
+    install()
+    around, config, word = cloudpickle.loads(cloudpickle.dumps((Around([1]), Config(rate=0.1), Word("x"))))
+    assert around.base == [1]
+    assert around.me is around
+    assert around.index(1) == 0
+    assert not hasattr(around, "unset")
+    assert (config.rate, dict(config), word) == (0.1, {"rate": 0.1}, "x")
+    assert [type(each) for each in (around, config, word)] == [Around, Config, Word]

@@ -16,7 +16,7 @@ import torch
 from remote_agent.errors import chain
 from remote_agent.training import job
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure, is_users_own
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure
 
 Load = Callable[[str], ModuleType]
 
@@ -238,6 +238,9 @@ def test_an_error_of_a_device_is_told_apart_from_a_mistake_of_the_jobs(error: Ba
         ("importing it", "import argparse\nargparse.ArgumentParser().parse_args(['--lr'])", "without a command line"),
         ("importing it", "raise SystemExit(2)", "must not end its process"),
         ("the optimizer's step", "assert False, 'SAM requires closure'", "without a closure"),
+        ("loading the job", "import torch\ntorch.not_there", "the same versions on all hosts"),
+        ("loading the job", "import no_such_library.part", "install it there, or put a module of your own beside"),
+        ("create_data", "import torch.no_such_part", "correct the job's code"),
         (
             "loss",
             "import torch\nx = torch.ones(1, requires_grad=True).exp()\nx.backward()\nx.backward()",
@@ -282,35 +285,13 @@ def test_a_model_that_needs_the_data_is_told_that_it_comes_first(load: Load) -> 
         ("create_optimizer", "def create_optimizer(model): ...", "create_optimizer(model, config)"),
         ("create_scheduler", "def create_scheduler(): ...", "create_scheduler(optimizer, config)"),
         (LOSS, "def loss(model, batch):\n    return model(batch)", ""),
+        (LOSS, "from torch.nn.functional import cross_entropy as loss", "loss(model, batch), where a batch is a tuple"),
     ],
 )
 def test_a_function_with_other_arguments_is_told_how_it_is_called(load: Load, where: str, text: str, call: str) -> None:
     module = load("import torch\n" + text)
     said = told(where, getattr(module, where), lambda batch, other: None, (torch.zeros(2), torch.zeros(2))).hint
     assert said.startswith(f"the engine calls it as {call}") if call else said == "correct the job's code"
-
-
-@pytest.mark.parametrize(
-    ("file", "own"),
-    [
-        ("/home/me/.local/lib/python3.11/site-packages/torchvision/models/resnet.py", False),  # pip --user
-        ("/usr/lib/python3/dist-packages/numpy/__init__.py", False),  # a distribution's
-        (torch.nn.functional.__file__, False),
-        ("/home/me/packages/job.py", True),
-    ],
-)
-def test_what_is_installed_is_no_code_of_the_users_wherever_it_lies(file: str, own: bool) -> None:
-    assert is_users_own(file) == own
-
-
-def test_a_jobs_file_is_the_users_own_also_where_the_folder_of_its_name_was_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "code"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    place.rmdir()
-    assert is_users_own("job.py")
 
 
 def test_a_chain_of_exceptions_that_leads_back_to_itself_has_an_end() -> None:

@@ -31,6 +31,7 @@ from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerRe
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.user_code import checks, job_code, sending, unsendable
+from remote_agent.training.user_code.user_errors import HINTS, LOADING
 from remote_agent.training.worker.actor import Worker
 
 SERVER, WORKER = "server", "worker"
@@ -345,6 +346,7 @@ def _opened(actor: Actor, ref: Ref[Any], who: str, host: str, since: float) -> o
                 raise PlacementError(f"{who} did not start within {seconds:.0f} s", hint=hint, host=host) from None
             heard = heard or answers
         except rpc.Lost as error:
+            hint = HINTS[LOADING] if rpc.is_of_unpacking(error) else hint
             raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
         except rpc.CallFailed as error:
             raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error

@@ -27,7 +27,8 @@ from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import Busy, Pulse
 from remote_agent.training.shared.rpc import Actor
-from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, Frame, clean, is_users_own, lines_of
+from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, Frame, clean, lines_of
 
 _IF_FULL = "if the host's memory was full, lower batch_size, or set max_batch for the host"
 

@@ -235,7 +235,8 @@ class SliceComputer:
                 HERE.enter(LOSS, int(part.indices[0]), len(part.indices))  # to the end of backward
                 self.scalars.samples = len(part.indices)
                 self._computing = part
-                loss = losses.of_part(self._loss, self._model, samples, len(part.indices), batch if self.summed else 0)
+                over = batch if self.summed else 0
+                loss = losses.of_part(self._loss, self._model, samples, len(part.indices), over, constant=True)
             self._computing = None
             self.refuse_lost(loss, samples, len(part.indices), batch)
             whole = len(part.indices) == batch
@@ -313,7 +314,7 @@ class SliceComputer:
         devices.select(self._device)
         samples = self.fetched(indices, begin, seed)
         with torch.enable_grad():
-            return losses.of_part(self._loss, self._model, samples, len(indices))
+            return losses.of_part(self._loss, self._model, samples, len(indices), constant=True)
 
     def refuse_lost(self, loss: PartLoss, samples: Any, count: int, batch: int) -> None:
         """A part of a slice whose loss can't be weighed beside the others.

@@ -211,7 +211,10 @@ class _Probe:
         try:
             with modes_kept(self._model):
                 self._model.eval()
-                return self._seen(evaluating=True)
+                try:
+                    return self._seen(evaluating=True)
+                finally:
+                    self.put_back()  # a module's own train() may undo what its eval() did with these weights
         except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
             return self._seen(evaluating=False)
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
 from remote_agent.training.user_code import kept_only
-from remote_agent.training.user_code.user_errors import is_of_users, is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
@@ -126,14 +126,14 @@ def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
 def is_own(value: object) -> bool:
     """Whether it is an object of a class of the user's, with attributes."""
     kind = type(value)
-    if kind.__module__ == "builtins" or isinstance(value, type) or not hasattr(value, "__dict__"):
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
         return False
     return is_of_users(kind.__module__)
 
 
 def is_own_class(value: object) -> bool:
     """Whether it is a class of the user's."""
-    return isinstance(value, type) and value.__module__ != "builtins" and is_of_users(value.__module__)
+    return isinstance(value, type) and is_of_users(value.__module__)
 
 
 def named_by(function: object, seen: set[object]) -> Iterator[tuple[str, object]]:

@@ -20,6 +20,7 @@ from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, memory, trained
 from remote_agent.training.worker.device.additivity import Additivity
@@ -34,6 +35,9 @@ IN_RUN = 3.0
 
 LARGE_S = 0.5
 """Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
+
+MOST_PARTS = 50
+"""Slices of other samples that are computed, where the first ones have a loss without a gradient."""
 
 OTHERS = "; {count} of the same samples at a time can be computed"
 OTHERS_HINT = (
@@ -115,6 +119,8 @@ class Profiler:
             if tensor.shape != kept[name].shape:
                 old, new = list(kept[name].shape), list(tensor.shape)
                 raise JobError(f"the model's code changes the shape of {name} from {old} to {new}", hint=RESIZED)
+        if not self._has_gradient():
+            self._look_for_gradient(sizes[-1])
         points = [(size, taken) for size in sizes for taken in self._seconds[size][1:]]
         usage = Usage(
             never=frozenset.intersection(*self._unused),
@@ -153,6 +159,18 @@ class Profiler:
         usage = self._timed.usage
         usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
         return dataclasses.replace(self._timed, usage=usage, findings=findings)
+
+    def _has_gradient(self) -> bool:
+        return frozenset.intersection(*self._unused) != flat.trained(self._model).keys()
+
+    def _look_for_gradient(self, size: int) -> None:
+        """Compute other samples, as long as no parameter gets a gradient; raises JobError if none of them gives one."""
+        parts = np.array_split(self._samples, -(-len(self._samples) // size))
+        for part in parts[:: -(-len(parts) // MOST_PARTS)]:
+            self._compute(len(part), part)
+            if self._has_gradient():
+                return
+        raise JobError(losses.CONSTANT, hint=losses.CONSTANT_HINT)
 
     @torch.no_grad()
     def _findings(
@@ -201,9 +219,12 @@ class Profiler:
         size = max(self._seconds)
         return max(min(self._seconds[size]), 1e-9) / size
 
-    def _compute(self, size: int) -> None:
-        """Compute a slice of ``size`` samples, and note how long it takes and which parameters got no gradient."""
-        indices = np.resize(self._samples, size)
+    def _compute(self, size: int, chosen: Indices | None = None) -> None:
+        """Compute a slice of ``size`` samples, and note how long it takes and which parameters got no gradient.
+
+        ``chosen``: of these; None: of the first ones.
+        """
+        indices = np.resize(self._samples, size) if chosen is None else chosen
         started = time.perf_counter()
         try:
             self._loss = self._computer.compute(0, Slice.whole(indices)).loss

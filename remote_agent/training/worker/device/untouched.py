@@ -35,11 +35,17 @@ def into_training(model: nn.Module) -> str:
 
 @contextlib.contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """After the block each module is in the mode, training or evaluation, that it was in before it."""
+    """After the block each module is in the mode, training or evaluation, that it was in before it.
+
+    A module's own ``train`` is called for that: it may do more, as one that merges adapters into frozen weights.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:
+        for module, mode in modes:  # a module comes before those in it, which follow it as a rule
+            if module.training is not mode:
+                module.train(mode)
         for module, mode in modes:
             module.training = mode
 

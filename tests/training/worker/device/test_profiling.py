@@ -59,6 +59,30 @@ def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is
     assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
 
 
+def objects(network: nn.Module, batch: Tensor) -> Tensor:
+    """A mean over samples, of which few have a loss."""
+    total = torch.zeros(())
+    for sample in batch:
+        total = total + network(sample).square().mean() if sample[0] > 1 else total
+    return total / len(batch)
+
+
+@pytest.mark.parametrize(("rare", "words"), [(True, ""), (False, "does not depend on a trained parameter")])
+def test_some_samples_may_have_a_loss_without_a_gradient_but_not_all(rare: bool, words: str) -> None:
+    model = nn.Linear(3, 2)
+    samples = torch.zeros(12, 3)
+    samples[7, 0] = 2.0 * rare
+    computer = SliceComputer(model, objects, datasets.as_dataset(samples), CPU, seed=0)
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
+    if words:
+        with pytest.raises(JobError, match=words):
+            profiler.measure((2, 4), 0.01, 12)
+    else:
+        measured = profiler.measure((2, 4), 0.01, 12)  # the sample is not among those
+        assert measured.usage.sometimes == {"weight", "bias"}
+        assert not measured.findings.together
+
+
 class Features(nn.Module):
     """Has a table in an attribute, and keeps what it computed."""
 

@@ -1,0 +1,81 @@
+"""Whose code it is: the user's own, or that of a library.
+
+By this it is decided which lines an error shows, which objects are looked into for what a job changes, what a job's
+file has replaced in libraries, and which of the modules beside the job are sent with it.
+
+Libraries lie in Python's own folders and in those of a known name. But they can lie in any folder of ``sys.path``
+(``pip install --target``, pex, Bazel): so what an installer has copied is a library's, wherever it lies; the installer
+left a record of these files beside them. A folder that is installed in place (``pip install --editable``) is in no
+such record: its code is the user's, who can edit it, even if it is a clone of somebody else's library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import os
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import remote_agent
+
+_LIBRARIES = tuple(
+    dict.fromkeys(
+        os.path.realpath(path) + os.sep
+        for path in (
+            *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+            *(str(Path(str(module.__file__)).parent) for module in (remote_agent, torch)),
+        )
+    )
+)
+_SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+"""Folders of libraries wherever they are: a user's own (pip --user), a distribution's, those that a .pth file adds."""
+
+
+@functools.lru_cache(maxsize=4096)  # resolving a path asks the file system once for each of its folders
+def is_users_own(file: str) -> bool:
+    """Whether a file of code is neither ours nor Python's nor an installed library's."""
+    if file.startswith("<") and not file.startswith("<ipython"):
+        return False
+    try:
+        folder, name = os.path.split(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ".." in
+        # The file itself may be a link from a library's folder to where an installer keeps all that it has downloaded.
+        path = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+    except FileNotFoundError:  # a relative name, as a job's own file may have, and this process's folder was deleted
+        return True
+    return not (path.startswith(_LIBRARIES) or any(site in path for site in _SITES) or _is_installed(path))
+
+
+def is_of_users(module: str | None) -> bool:
+    """The same of the code of a module. A script's own comes to workers by value; there ``__main__`` is Ray's."""
+    if module == "__main__":
+        return True
+    if module in sys.builtin_module_names:
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return file is None or is_users_own(file)
+
+
+def _is_installed(path: str) -> bool:
+    """Whether an installer has copied the file into a folder from which Python imports."""
+    for entry in tuple(sys.path):
+        folder = os.path.join(os.path.realpath(entry), "")  # noqa: PTH118
+        if path.startswith(folder) and path[len(folder) :] in _installed(folder):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=256)
+def _installed(folder: str) -> frozenset[str]:
+    """The files that the records of all distributions in a folder, or in a zip file, name; relative to it."""
+    names: set[str] = set()
+    for each in metadata.distributions(path=[folder.removesuffix(os.sep) or os.sep]):
+        with contextlib.suppress(OSError, ValueError, csv.Error):  # a damaged record
+            rows = csv.reader((each.read_text("RECORD") or "").splitlines())
+            names.update(os.path.normpath(row[0]) for row in rows if row)
+    return frozenset(names)
