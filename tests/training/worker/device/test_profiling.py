@@ -78,7 +78,8 @@ def test_some_samples_may_have_a_loss_without_a_gradient_but_not_all(rare: bool,
         with pytest.raises(JobError, match=words):
             profiler.measure((2, 4), 0.01, 12)
     else:
-        measured = profiler.measure((2, 4), 0.01, 12)  # the sample is not among those
+        profiler.measure((2, 4), 0.01, 12)  # the sample is not among those
+        measured = profiler.check()
         assert measured.usage.sometimes == {"weight", "bias"}
         assert not measured.findings.together
 
