@@ -413,15 +413,18 @@ class SimulatedActor:
             self._busy.discard(group)
 
     def _carry_out(self, method: str, arguments: tuple[Any, ...], promise: Promise) -> None:
+        is_called = False
         try:
             given = [rpc.get(each, GROUP_S) if isinstance(each, Ref) else each for each in arguments]
             if self._hosted is None:
                 self._hosted = self._make()
+            is_called = True
             value, error = getattr(self._hosted, method)(*given), None
         except Killed:
             raise
-        except Exception as raised:  # noqa: BLE001 - as Ray tells it; actors of the product answer with what went wrong
-            self._kernel.errors.append(f"the call {method!r} of {self.key} ended with {raised!r}")
+        except Exception as raised:  # noqa: BLE001 - as Ray tells it
+            if is_called:  # actors of the product answer with what went wrong
+                self._kernel.errors.append(f"the call {method!r} of {self.key} ended with {raised!r}")
             value, error = None, exceptions.RayTaskError(method, str(raised), raised, ip=self.host.name)
         self.host.message(lambda: promise.set(value, error), out=True)
 
