@@ -57,8 +57,10 @@ def is_of_users(module: str | None) -> bool:
         return True
     if module in sys.builtin_module_names:
         return False
-    file = getattr(sys.modules.get(module or ""), "__file__", None)
-    return file is None or is_users_own(file)
+    name = module or ""
+    # A library may write modules of its own while it runs, and import them from a temporary folder.
+    files = (getattr(sys.modules.get(each), "__file__", None) for each in (name.partition(".")[0], name))
+    return all(file is None or is_users_own(file) for file in files)
 
 
 def _is_installed(path: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 from remote_agent.training.user_code.user_errors import HINTS
 
 THERE = (
@@ -182,7 +182,7 @@ def _is_users(value: object) -> bool:
             value.fget if type(value) is property else getattr(value, "func", None) or getattr(value, "__func__", None)
         )
     if type(value) is FunctionType:
-        return _is_own(value.__code__.co_filename)
+        return _is_own(value.__code__.co_filename) and is_of_users(value.__globals__.get("__name__"))
     if not issubclass(type(value), type):
         return False
     module = sys.modules.get(value.__module__)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import types
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from remote_agent.training.user_code import ownership
-from remote_agent.training.user_code.ownership import is_users_own
+from remote_agent.training.user_code import ownership, side_effects
+from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +113,16 @@ def test_a_record_that_cannot_be_read_names_nothing(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert is_users_own(str(tmp_path / "damaged.py"))
     assert not is_users_own(str(tmp_path / "six.py"))
+
+
+def test_a_module_that_a_library_writes_while_it_runs_is_the_librarys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = types.ModuleType("torch.nn.made_by_a_template")
+    made.__file__ = str(tmp_path / "made.py")
+    exec(compile("def propagate(): pass", made.__file__, "exec"), vars(made))
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    assert not is_of_users(made.__name__)
+    assert not side_effects._is_users(made.propagate)
+    vars(made)["__name__"] = "mine"
+    assert side_effects._is_users(made.propagate)
