@@ -38,7 +38,7 @@ def refuse_for(order: Order, hosts: Sequence[Host]) -> None:
     shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
     limits = [host.max_batch for host in hosts if host.role != "server"]
     unit = min(values.get("unit", 0), values.get("batch_size", 0))
-    if unit and all(limits) and unit > (most := max(limit or 0 for limit in limits)):
+    if unit and limits and all(limits) and unit > (most := max(limit or 0 for limit in limits)):
         cause = f"unit={unit}: one device computes a unit, and the inventory's largest max_batch is {most}"
         raise OrderError((placed(cause, order.settings, order.job),), hint=f"set unit={most} or less")
     if shards > len(hosts) and (strategy not in SPECS or SPECS[strategy].servers):

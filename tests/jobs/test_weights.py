@@ -299,10 +299,14 @@ def test_exports_of_one_form_at_a_time_do_not_mix_and_are_removed(
     assert [entry.name for entry in (place / "exports").iterdir()] == [third.name]
 
 
-def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path) -> None:
+def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_beside(self: Any, folder: Path) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr("remote_agent.jobs.language_model.LanguageModelJob.save_beside", save_beside)
     place, _ = run_of(tmp_path, model)
     with pytest.raises(JobError):
-        weights.export(place, "peft")
+        weights.export(place, "hf")
     assert not list((place / "exports").iterdir())
 
 

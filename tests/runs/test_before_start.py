@@ -148,7 +148,7 @@ def test_more_shards_than_hosts_are_refused_before_anything_is_contacted(
 
 
 @pytest.mark.parametrize(
-    ("limits", "refused"), [((16, 8), True), ((16, None), False), ((64, 8), False), ((16, 8, None), True)]
+    ("limits", "refused"), [((), False), ((16, 8), True), ((16, None), False), ((64, 8), False), ((16, 8, None), True)]
 )
 def test_a_unit_that_no_device_may_take_is_refused_before_anything_is_contacted(
     limits: tuple[int | None, ...], refused: bool

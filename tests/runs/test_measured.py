@@ -136,7 +136,13 @@ async def test_nothing_is_measured_beside_a_run_a_sweep_or_a_script(
     monkeypatch.setattr(measured, "list_runs", runs)
     monkeypatch.setattr(measured, "profile_name", lambda *_: "x")
     fleet = SimpleNamespace(
-        look=nothing, surveyed={}, facts={}, cluster="lab", answering={}, transports={"laptop": None}
+        look=nothing,
+        surveyed={},
+        facts={},
+        cluster="lab",
+        answering={},
+        transports={"laptop": None},
+        inventory=Inventory(hosts=()),
     )
     with pytest.raises(UsageError) as refused:
         await measured.survey_of(
