@@ -34,6 +34,8 @@ FOUND = [
         "local_sgd",
         108073,
     ),  # a worker that was stopped received three steps at once, and waited for one of them for good
+    ("local_sgd", 384),  # a host was drained and added again just before a coordinator ended that left no checkpoint
+    ("sync", 781),  # a coordinator ended that left no checkpoint, and a host was away
     ("local_sgd", 5841),  # the last worker was lost in the first step, a part of which the shards had made
 ]
 

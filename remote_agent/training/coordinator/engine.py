@@ -107,9 +107,10 @@ def _started(
             except WeightsGone as error:
                 request, again = starts.after(error, request, progress), True
         elif request.follows and request.resume is None:
-            request, again = restart.from_newest(request), True
+            # What the user has wanted of the run so far is carried out once more.
+            request, again = dataclasses.replace(restart.from_newest(request), commands=request.commands or 0), True
             starts.report_sent_back(request, TrainingError("it lost its coordinator"))
-    if request.resume is not None:
+    if request.resume is not None or request.follows:
         # A host that is away must not prevent a resume; if all are away, the error names them.
         request = restart.without_lost(request, (), _joined(request, journal.left)) or request
     while True:
