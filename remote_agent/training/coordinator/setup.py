@@ -151,7 +151,7 @@ def ready(
             there = f"{len(candidates)} workers are" if len(candidates) > 1 else "1 worker is"
             tell(f"{there} there, each measures slices of the job's own samples")
             # A new head has no profiles: it takes what the checkpoint says of the fleet.
-            carried = found.survey if found is not None and request.same_job else ""
+            carried = found.survey if found is not None and request.same_job and journal.left else ""
             before = profiles.read(request.profile) or profiles.decoded(carried)
             asked = config.batch_size, config.measure_seconds, config.slice_deadline_s
             again_here = bool(journal.left) and before is not None and {*names} <= {*before.names}
