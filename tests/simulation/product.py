@@ -229,7 +229,7 @@ class HostedServer(ParameterServer):
     """The real one, opened without files."""
 
     def __init__(self, host: Host, factory: Any) -> None:
-        self._host, self._factory, self._watchdog = host, factory, None
+        self._host, self._factory, self._watchdog, self._streams = host, factory, None, []
 
     def warm_up(self, blob: bytes) -> None:
         del blob
