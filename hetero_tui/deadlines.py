@@ -83,14 +83,19 @@ RUN_RESUMED = 15.0
 HEAD_LOOK_EVERY = 1.0
 """Pause between two looks at whether the head of a run that is followed answers."""
 
+HEAD_ASKED_AFTER = 1.0
+"""A head that does not answer for so long is asked after: the other hosts are asked whether they reach it ..."""
+
 HEAD_ANSWER = 3.0
-"""A head that does not answer for so long is asked after: the other hosts are asked whether they reach it."""
+"""... while it has so long to answer."""
 
 WITNESS = 6.0
 """Until another host must have said whether it reaches the head; more than the attempt itself takes there."""
 
-HEAD_LOST_AFTER = 6.0
-"""A head that neither laptop nor other hosts have reached for so long is lost. A shorter break of its cable heals."""
+HEAD_LOST_AFTER = 4.0
+"""A head that neither laptop nor other hosts have reached for so long is lost. A shorter break of its cable heals.
+
+One look takes so long: the others try for three of these seconds."""
 
 STEP_ASIDE = 45.0
 """So long a laptop that did not start the cluster leaves it to the one that did to form it anew without its head."""

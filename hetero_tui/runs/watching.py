@@ -45,15 +45,19 @@ async def head_loss(cluster: str, transports: Mapping[str, Transport], head: str
     since: float | None = None
     while True:
         looked = time.monotonic()
-        if await _answers(transports[head]):
+        answer = asyncio.ensure_future(_answers(transports[head]))
+        try:
+            await asyncio.wait({answer}, timeout=deadlines.HEAD_ASKED_AFTER)
+            words = {} if answer.done() and answer.result() else await witnesses(cluster, transports, head)
+            answers = await answer
+        finally:
+            answer.cancel()
+        verdict = Verdict.LIVES if answers else judge_head(words)
+        if verdict is Verdict.LIVES:
             since = None
         else:
             since = looked if since is None else since
-            words = await witnesses(cluster, transports, head)
-            verdict = judge_head(words)
-            if verdict is Verdict.LIVES:
-                since = None
-            elif verdict is Verdict.LOST and time.monotonic() - since >= deadlines.HEAD_LOST_AFTER:
+            if verdict is Verdict.LOST and time.monotonic() - since >= deadlines.HEAD_LOST_AFTER:
                 return silence_in_words(words)
         await asyncio.sleep(deadlines.HEAD_LOOK_EVERY)
 

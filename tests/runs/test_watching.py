@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
+from hetero_tui import deadlines
 from hetero_tui.errors import HeadGone
+from hetero_tui.runs import watching
 from hetero_tui.runs.seen import KEPT, Seen
-from hetero_tui.runs.watching import until_lost
+from hetero_tui.runs.watching import head_loss, until_lost
 from hetero_tui.text import HostText
+from remote_agent.protocol import HeadReport
 
 
 async def numbers(count: int, *, for_ever: bool, closed: list[str]) -> AsyncGenerator[int]:
@@ -48,6 +52,50 @@ async def test_what_ends_by_itself_ends_without_an_error() -> None:
     seen = [number async for number in until_lost(numbers(3, for_ever=False, closed=[]), watch)]  # type: ignore[arg-type]
     watch.cancel()
     assert seen == [0, 1, 2]
+
+
+class Fleet:
+    """A head that answers as ``answers`` says, look after look, and one host that says whether it reaches it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: list[bool], *, reached: bool = False) -> None:
+        self.answers, self.reached, self.asked = answers, reached, 0
+        self.called, self.looked = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(watching, "_answers", self._answers)
+        monkeypatch.setattr(watching, "witnesses", self._witnesses)
+        monkeypatch.setattr(deadlines, "HEAD_ASKED_AFTER", 0.01)
+        monkeypatch.setattr(deadlines, "HEAD_LOOK_EVERY", 0.0)
+        monkeypatch.setattr(deadlines, "HEAD_LOST_AFTER", 0.0)
+
+    async def _answers(self, _: Any) -> bool:
+        if not self.answers:  # all were looked at
+            self.looked.set()
+            await asyncio.Event().wait()
+        answer = self.answers.pop(0)
+        await self.called.wait()  # later than when the others are asked
+        return answer
+
+    async def _witnesses(self, *_: Any) -> dict[str, HeadReport | None]:
+        self.asked += 1
+        self.called.set()
+        return {"b": HeadReport(answers=self.reached, silence="" if self.reached else "no answer", epoch=1)}
+
+
+async def test_a_silent_head_is_asked_after_before_its_time_to_answer_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(monkeypatch, [False])
+    why = await asyncio.wait_for(head_loss("lab", {"a": None, "b": None}, "a"), 10)  # type: ignore[dict-item]
+    assert why == "it answers neither the laptop nor the other hosts (b: no answer)"
+    assert fleet.asked == 1
+
+
+@pytest.mark.parametrize(("answer", "reached"), [(True, False), (False, True)])
+async def test_a_head_that_anyone_reaches_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, answer: bool, reached: bool
+) -> None:
+    fleet = Fleet(monkeypatch, [answer] * 3, reached=reached)
+    watch = asyncio.create_task(head_loss("lab", {"a": None, "b": None}, "a"))  # type: ignore[dict-item]
+    await asyncio.wait_for(fleet.looked.wait(), 10)
+    assert not watch.done()
+    watch.cancel()
 
 
 def test_what_was_seen_is_given_back_as_it_stood_from_the_last_gap_on() -> None:
