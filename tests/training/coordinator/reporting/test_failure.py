@@ -49,9 +49,9 @@ def test_of_the_engine_only_the_call_of_train_is_shown(shown: str) -> None:
 
 
 def test_the_users_lines_the_step_the_checkpoint_and_the_events_are_named(shown: str, tmp_path: Path) -> None:
-    said = shown[shown.index("remote_agent.training.errors.JobError") :].splitlines()
+    said = shown[shown.index("remote_agent.errors.JobError") :].splitlines()
     assert said == [
-        "remote_agent.training.errors.JobError: nas: loss (job.py:3): ValueError (do)",
+        "remote_agent.errors.JobError: nas: loss (job.py:3): ValueError (do)",
         "  job.py:3 in loss",
         "      raise",
         "It happened in step 12.",
