@@ -212,7 +212,7 @@ def test_the_model_in_readme_trains_up_finds_its_cluster_and_scripts_exports_and
     try:
         trained = cli("train", f"{job}:job", deadline=240)  # which brings the cluster up
         assert trained.returncode == 0, trained.stderr
-        losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", trained.stdout)]
+        losses = [float(loss) for loss in re.findall(r"loss +(\d+\.\d+)", trained.stdout)]
         assert losses[-1] < 0.7 * losses[0], trained.stdout
         first = cli("up", "--json")
         assert first.returncode == 0, first.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent import probe
-from remote_agent.host import layout, supervision
+from remote_agent.host import layout, processes, supervision
 from remote_agent.protocol import SIMULATED_SPEED, DeviceSample, HostSample, NodeSpec, decode, encode
 from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.link import HeadLink
@@ -80,7 +80,8 @@ def test_a_simulated_machine_shows_its_own_processes_use_and_not_the_whole_compu
 def test_the_state_of_ray_follows_its_record(agent_stream, folder, launched, wait_until):
     record = launched("ray", "import time; time.sleep(600)")
     process = agent_stream("sampling", "--folder", str(folder), "--interval", "0.2")
-    assert _samples(process, 1)[0].ray == "starting", "it has no supervisor yet"
+    with processes.locked(folder, 1.0):
+        wait_until(lambda: _samples(process, 1)[0].ray == "starting", 30)  # it has no supervisor yet
     supervision.write(folder, supervision.Supervision(phase=supervision.WATCHING, since=1.0))
     wait_until(lambda: _samples(process, 1)[0].ray == "running", 30)
 

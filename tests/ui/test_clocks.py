@@ -35,6 +35,8 @@ def folded_with(off: float):
 async def test_every_view_is_the_same_however_far_the_clock_of_the_head_is_off(
     condition, off, scenarios, open_app, monkeypatch
 ) -> None:
+    for made in ("probed", "up", "training"):  # each time anew, by this fold
+        monkeypatch.setattr(scenarios, made, getattr(scenarios, made).__wrapped__)
     up = scenarios.up
 
     async def drawn(off: float) -> list[str]:
