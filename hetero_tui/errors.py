@@ -19,6 +19,7 @@ HeteroTuiError                      exit code 1 unless said otherwise
 └── RunError                        a training run failed or does not exist
     ├── CoordinatorGone             its process ended without a last word; its host lives
     ├── TakenDown                   a user ended it, or its whole cluster: nothing starts unasked
+    │   └── RunStopped              its files say that a user ended it: it is not lost
     ├── HeadGone                    its host is lost: no other host reaches it either
     └── NoCopy                      no host that is left holds a checkpoint of it
 """
@@ -197,6 +198,10 @@ class CoordinatorGone(RunError):
 
 class TakenDown(RunError):
     """The run ended as a user wanted it: with its cluster, here or elsewhere. It goes on when a user asks for it."""
+
+
+class RunStopped(TakenDown):
+    """The run's files say that a user ended it, though it had no time for a last word: it is not lost."""
 
 
 class HeadGone(RunError):

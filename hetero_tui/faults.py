@@ -25,6 +25,10 @@ USUAL_NOW = "counts as usual"
 _UNTIL_RESUMED = (SHARD, HEAD, COORDINATOR)
 """Faults that are over, and whose cost is known, once the run is resumed."""
 
+_WRITTEN_AT_ONCE = 1.0
+"""Seconds before a run goes on in which a new coordinator writes the steps that the lost one did not: to start takes it
+longer, where nothing on its machine has told of the loss."""
+
 _STALLED = 2.0
 """Times the usual time between two steps from which a fault between them has made the run stand still."""
 
@@ -133,7 +137,8 @@ def _moved_words(moved: Mapping[str, int]) -> str:
 def _stalled(run: RunView, event: protocol.Step) -> Faults:
     """What a fault since the last new step cost: the time to the next one, less the usual.
 
-    One row has it, so that the sum is right; those of others in that time name this row.
+    One row has it, so that the sum is right; those of others in that time name this row. What was known once the run
+    was resumed is a part of it.
     """
     last = furthest(run)
     if last is None or event.step <= last.step:
@@ -141,12 +146,11 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
     run = replace(run, faults=_ended(run.faults, event.time, lambda fault: fault.word in (NEW_PLAN, STARTED_OVER)))
     hit = [fault for fault in run.faults if fault.time >= last.time]
     told = next((fault for fault in hit if fault.stall_s is not None and fault.word in _UNTIL_RESUMED), None)
-    if told is None:
-        cost = _cost(run, last, event) if hit else None
-        if cost is None:
-            return run.faults
-        told = next((fault for fault in hit if fault.word != SLOW), hit[0])
-        told = replace(told, stall_s=max(told.stall_s or 0.0, cost))
+    cost = _cost(run, last, event) if hit else None
+    if told is None and cost is None:
+        return run.faults
+    told = told or next((fault for fault in hit if fault.word != SLOW), hit[0])
+    told = replace(told, stall_s=max(told.stall_s or 0.0, cost or 0.0))
     others = {fault.number for fault in hit if fault.stall_s is None and fault.word != SLOW} - {told.number}
     rows = _with(run.faults, told)
     return tuple(replace(row, stall_with=told.number) if row.number in others else row for row in rows)
@@ -197,26 +201,26 @@ def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
 
 def furthest(run: RunView) -> protocol.Step | None:
     """The last step that was new: those that are made again after the run went back are not."""
-    return run.superseded or (run.recent[-1] if run.recent else None)
+    return run.superseded or run.stood_after or (run.recent[-1] if run.recent else None)
 
 
 def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
-    """A run that goes on mends what was lost with its shards or its head; what it stood still for is known then.
+    """A run that goes on mends what was lost with its shards, its head or its coordinator.
 
-    Where a lost worker sent it back, the first step beyond the furthest one tells for how long.
+    The first step beyond the furthest one tells for how long it stood still; until then it is the time up to here.
     """
     done, back = f"resumed on {event.host} after step {event.step:,}", _back(run, event)
     known, found = run.faults, []
     time = event.time if run.last_event is None else run.last_event
     if _is_taken_over(run, event):
-        known = _added(known, time, run.step, event.host, COORDINATOR, "its process ended")
+        known = _taken_over(run, event, time)
     elif event.went_back and not event.lost and furthest(run) is not None:
         known = _started_over(run, event, time)
     if is_measured_anew(event):
         known = _ended(known, event.time, lambda fault: fault.word == SLOW, USUAL_NOW)
     for fault in known:
         if fault.back is None and fault.word in _UNTIL_RESUMED:
-            stall = max(0.0, event.time - fault.time)
+            stall = max(0.0, event.time - fault.time) if fault.stall_s is None else fault.stall_s
             found.append(replace(fault, done=_joined(fault.done, done), stall_s=stall, back=event.time))
         elif fault.back is None and fault.word == LOST and fault.host == event.lost:
             found.append(replace(fault, done=_joined(fault.done, back)))
@@ -243,6 +247,23 @@ def _started_over(run: RunView, event: protocol.RunResumed, time: float) -> Faul
         done = _back(run, event)
         row = _added(run.faults, time, run.step, event.host, STARTED_OVER, event.cause)
     return _with(row, replace(row[-1], done=one_line(done, 160)))
+
+
+def was_lost(run: RunView, event: protocol.RunResumed) -> bool:
+    """Whether a run that goes on had lost something it can't do without; else it had ended, or went back by itself."""
+    is_open = any(fault.back is None and fault.word in _UNTIL_RESUMED for fault in run.faults)
+    return is_open or _is_taken_over(run, event)
+
+
+def _taken_over(run: RunView, event: protocol.RunResumed, time: float) -> Faults:
+    """With a row for the loss of a coordinator, from the last step that it has written; ``time``: of the last event."""
+    written = [step for step in run.recent if step.time < event.time - _WRITTEN_AT_ONCE]
+    late = run.recent[len(written) :]
+    if not (written and late):
+        return _added(run.faults, time, run.step, event.host, COORDINATOR, "its process ended")
+    last = written[-1]
+    rows = _added(run.faults, last.time, last.step, event.host, COORDINATOR, "its process ended")
+    return _with(rows, replace(rows[-1], stall_s=_cost(run, last, late[0])))
 
 
 def _is_taken_over(run: RunView, event: protocol.RunResumed) -> bool:

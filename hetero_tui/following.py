@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HeteroTuiError, HostError
+from hetero_tui.errors import HeteroTuiError, HostError, RunStopped
 from hetero_tui.fleet.live import cancel
 from hetero_tui.intents import LoggedLine
 from hetero_tui.interrupted import ASKING
@@ -61,7 +61,7 @@ class Following(Scripting):
         if self._run_host is None or self._state.run is None or self._state.run.run != run:
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
             run, self._run_host = summary.id, host
-            recovery = NoRecovery() if summary.state.final else recovery
+            recovery = NoRecovery(summary) if summary.state.final else recovery
             self.emit(events.RunChanged(run=run, job=summary.job, state=RunState(summary.state)))
             self.emit(events.RunBehind(run=run, seq=summary.seq, step=summary.step))
         assert run is not None
@@ -72,7 +72,8 @@ class Following(Scripting):
                 async for line, event in coming:
                     yield line, event
         except HeteroTuiError as error:
-            state = RunState.STOPPED if self._is_stopping() else RunState.LOST
+            is_stopped = self._is_stopping() or isinstance(error, RunStopped)
+            state = RunState.STOPPED if is_stopped else RunState.LOST
             self.emit(events.RunChanged(run=run, job="", state=state, detail=error.cause))
             raise
 

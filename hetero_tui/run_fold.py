@@ -160,6 +160,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.RunResumed():
             # Later steps are repeated, so their data is superseded.
             losses = tuple(point for point in run.losses if point[0] <= event.step)
+            was_lost = faults.was_lost(run, event)
+            away = 0.0 if was_lost else max(0.0, event.time - (run.last_event or event.time))
             run = replace(
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
@@ -172,10 +174,11 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 losses=losses,
                 recent=(),
                 superseded=faults.furthest(run) if event.went_back else None,
+                stood_after=faults.furthest(run) if was_lost else None,
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 workers=_usual_again(run.workers) if faults.is_measured_anew(event) else run.workers,
-                away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
+                away_seconds=run.away_seconds + away,
                 evaluated=_unless_superseded(run.evaluated, event.step),
                 best=_unless_superseded(run.best, event.step),
             )
@@ -224,6 +227,10 @@ def _unless_superseded(evaluated: protocol.Evaluated | None, step: int) -> proto
     return evaluated if evaluated is not None and evaluated.step <= step else None
 
 
+def _unless_past(step: protocol.Step | None, event: protocol.Step) -> protocol.Step | None:
+    return step if step is not None and event.step <= step.step else None
+
+
 def _stepped(run: RunView, event: protocol.Step) -> RunView:
     losses = run.losses
     if event.loss is not None:
@@ -238,7 +245,8 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
         # If only some steps of a record are read, a step stands for those that were left out before it.
         samples=run.samples + event.samples * (max(1, event.step - run.step) if run.recent else 1),
         recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
-        superseded=run.superseded if run.superseded is not None and event.step <= run.superseded.step else None,
+        superseded=_unless_past(run.superseded, event),
+        stood_after=_unless_past(run.stood_after, event),
         detail="",
     )
 

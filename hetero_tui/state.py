@@ -177,6 +177,7 @@ class RunView:
     shares_seq: int = 0  # the number of the event that gave the workers their shares of now
     recent: tuple[protocol.Step, ...] = ()
     superseded: protocol.Step | None = None  # the furthest one before a fault, until the run is past it again
+    stood_after: protocol.Step | None = None  # the last new one before it was lost and resumed, until there is another
     faults: tuple[Fault, ...] = ()
     stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()

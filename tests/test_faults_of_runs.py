@@ -257,15 +257,17 @@ def test_a_fault_whose_cost_no_event_gives_costs_the_gap_between_two_steps(
     assert row.stall_s == (None if cost is None else pytest.approx(cost))
 
 
-def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_or_has_its_own() -> None:
+def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_and_has_in_it_what_was_known_before() -> None:
     recent = (made(4, 9.0), made(5, 10.0))
     before, told = fault(time=9.5), fault(time=10.5, stall_s=0.1, word=faults.SHARD)
     assert after(run(before, recent=recent), made(6, 20.0)) == (before,)
-    assert after(run(told, recent=recent), made(6, 20.0)) == (told,)
+    whole = replace(told, stall_s=9.0)
+    assert after(run(told, recent=recent), made(6, 20.0)) == (whole,), "until it was resumed, and until the next step"
     assert after(run(told, fault(2, time=10.6), recent=recent), made(6, 20.0)) == (
-        told,
+        whole,
         fault(2, time=10.6, stall_with=1),
     )
+    assert after(run(told, recent=recent), made(6, 11.5)) == (told,), "no more than was known"
     assert after(run(fault(time=10.5)), made(6, 20.0)) == (fault(time=10.5),), "no step before"
     at_once = run(fault(time=10.0), recent=recent)
     assert after(at_once, made(6, 20.0))[0].stall_s == pytest.approx(9.0)
@@ -380,3 +382,43 @@ def test_a_lost_coordinator_is_a_fault_also_where_what_would_tell_it_was_lost_as
     assert after(run(last_event=61.0), stopped) == (), "a user stopped it"
     gone_back = replace(resumed, cause="nas was lost", went_back=True)
     assert after(run(last_event=61.0), gone_back) == ()
+
+
+TAKEN_OVER = {"host": "nas", "checkpoint": "", "cause": "lost its coordinator"}
+SEEN_LATE = protocol.CoordinatorLost(seq=1, time=10.5, host="nas", step=6)
+
+
+@pytest.mark.parametrize(
+    ("happened", "time", "stall", "total"),
+    [
+        ((SEEN_LATE, resumed(time=11.9, step=6, **TAKEN_OVER), made(7, 12.9)), 10.5, 5.9, 12.9),
+        ((SEEN_LATE, made(7, 11.8), resumed(time=11.9, step=7, **TAKEN_OVER), made(8, 12.0)), 10.5, 4.8, 12.0),
+        ((resumed(time=62.0, step=6, **TAKEN_OVER), made(7, 63.0)), 6.0, 56.0, 63.0),
+        ((made(7, 62.0), made(8, 62.1), resumed(time=62.2, step=8, **TAKEN_OVER), made(9, 62.5)), 6.0, 55.0, 62.5),
+    ],
+    ids=["told", "told, with a step that was not written", "not told", "not told, with steps that were not written"],
+)
+def test_a_lost_coordinator_costs_the_time_from_the_last_step_before_to_the_first_one_after(
+    happened: tuple[protocol.Event, ...], time: float, stall: float, total: float
+) -> None:
+    """It is noticed, and its steps are written, long after it was lost."""
+    begun = folded(run(started=0.0), *(made(number, float(number)) for number in range(1, 7)))
+    view = folded(begun, *happened)
+    (row,) = view.faults
+    assert (row.word, row.time, row.stall_s) == (faults.COORDINATOR, time, pytest.approx(stall))
+    assert row.back == next(event.time for event in happened if isinstance(event, protocol.RunResumed))
+    assert view.seconds == pytest.approx(total), "a lost run was not stopped: its stall is a part of its time"
+    last = view.recent[-1]
+    assert folded(view, made(last.step + 1, last.time + 9.0)).faults == view.faults, "a later pause is another matter"
+
+
+def test_a_lost_head_costs_the_time_until_the_first_new_step_and_a_pause_of_a_stopped_run_is_no_fault() -> None:
+    begun = folded(run(started=0.0), *(made(number, float(number)) for number in range(1, 7)))
+    gone = protocol.HeadLost(seq=1, time=60.0, host="nas", step=6, cause="no answer")
+    view = folded(begun, gone, resumed(time=61.0, step=4, checkpoint="/c"), made(5, 63.0), made(6, 64.0))
+    assert [row.stall_s for row in view.faults] == [1.0], "what is known so far"
+    view = folded(view, made(7, 65.0), made(8, 66.0))
+    assert [row.stall_s for row in view.faults] == [pytest.approx(65.0 - 6.0 - 1.0)]
+    assert view.stalled_seconds < (view.seconds or 0.0)
+    paused = folded(begun, resumed(time=9000.0, step=6, checkpoint="/c", cause="stopped after step 6"), made(7, 9001.0))
+    assert (paused.faults, paused.seconds) == ((), pytest.approx(7.0))

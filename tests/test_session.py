@@ -360,11 +360,15 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         assert await sampled("", epoch=8) == 4, "a cluster was started elsewhere"
 
 
-@pytest.mark.parametrize("state", [RunState.LOST, RunState.RUNNING])
+@pytest.mark.parametrize("checkpoint", [None, 2])
+@pytest.mark.parametrize("state", [RunState.LOST, RunState.STOPPED, RunState.RUNNING])
 async def test_a_run_that_was_lost_before_it_is_attached_to_is_not_started_again(
-    session: Session, monkeypatch: pytest.MonkeyPatch, state: RunState
+    session: Session, monkeypatch: pytest.MonkeyPatch, state: RunState, checkpoint: int | None
 ) -> None:
-    known = protocol.RunSummary(id="text-1", job="text", state=state, step=3, loss=1.0, started=1.0, host="laptop")
+    """How it stands is what its files say, and only one that has a checkpoint can be resumed."""
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=state, step=3, loss=1.0, started=1.0, host="laptop", checkpoint=checkpoint
+    )
     restarted: list[str] = []
 
     async def find(*_: object) -> tuple[str, protocol.RunSummary]:
@@ -386,4 +390,8 @@ async def test_a_run_that_was_lost_before_it_is_attached_to_is_not_started_again
             async for _ in session.events_of("text-1"):
                 pass
     assert restarted == ([] if state.final else ["text-1"])
-    assert ("hetero-tui resume" in str(error.value)) is state.final
+    assert ("hetero-tui resume" in str(error.value)) is (state.final and checkpoint is not None)
+    assert ("hetero-tui train" in str(error.value)) is (state.final and checkpoint is None)
+    assert ("stopped" in str(error.value)) is (state is RunState.STOPPED)
+    assert session.state.run is not None
+    assert session.state.run.state is (state if state.final else RunState.LOST)

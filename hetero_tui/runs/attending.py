@@ -17,6 +17,7 @@ from hetero_tui import events
 from hetero_tui.errors import CoordinatorGone, HeadGone, NoCopy, RunError
 from hetero_tui.events import Emit, Level
 from hetero_tui.runs.follow import STEP, follow
+from hetero_tui.runs.listing import refuse_if_stopped, way_on
 from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import head_loss, until_lost
 from hetero_tui.text import HostText
@@ -43,13 +44,17 @@ class Recovery(Protocol):
 class NoRecovery:
     """The :class:`Recovery` for a run that had ended before it was looked at: nothing starts it again unasked."""
 
+    def __init__(self, summary: protocol.RunSummary) -> None:
+        self._summary = summary
+
     async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
         """Refuse."""
         raise RunError(f"{head}, which has the events of {run}, is lost: {cause}", step=STEP)
 
     async def restart(self, run: str, cause: str) -> str:
         """Refuse."""
-        hint = f"`hetero-tui logs {run}` shows what it logged, `hetero-tui resume {run}` lets it go on"
+        refuse_if_stopped(run, (self._summary,))
+        hint = f"`hetero-tui logs {run}` shows what it logged; {way_on(run, (self._summary,))}"
         raise RunError(cause, step=STEP, hint=hint)
 
     def look_after(self, hosts: frozenset[str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
+from hetero_tui.errors import CommandFailed, HostError, RunError, RunStopped, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
@@ -16,6 +16,9 @@ from remote_agent.states import RunState
 
 START = "`hetero-tui train digits` starts one; after `down --purge`, `up` lists the runs that were kept"
 """What to do where a run is asked for, and none is known."""
+
+START_ANEW = "start it anew with `hetero-tui train`"
+"""What to do about a run that has no checkpoint."""
 
 
 def ignore(_: HostError) -> None:
@@ -114,6 +117,21 @@ def with_silent(cause: str, hint: str, failed: Sequence[HostError]) -> tuple[str
         cause += f"; not asked: {', '.join(f'{error.host} ({error.cause})' for error in failed)}"
         hint = "; ".join(dict.fromkeys((*(error.hint for error in failed if error.hint), hint)))
     return cause, hint
+
+
+def refuse_if_stopped(run: str, known: Iterable[protocol.RunSummary]) -> None:
+    """Raise RunStopped if a user ended a run that has no last word; ``known``: as its hosts tell it."""
+    known = tuple(known)
+    newest = max(known, key=lambda summary: (summary.epoch, summary.seq), default=None)
+    if newest is not None and newest.state is RunState.STOPPED:
+        raise RunStopped(f"{run} was stopped before it could go on", step="follow", hint=way_on(run, known))
+
+
+def way_on(run: str, known: Iterable[protocol.RunSummary], how: str = "lets it go on") -> str:
+    """What a user can do about a run that has ended; before its first checkpoint there is nothing to go on from."""
+    if any(summary.checkpoint is not None for summary in known):
+        return f"`hetero-tui resume {run}` {how}"
+    return START_ANEW
 
 
 def find_to_stop(

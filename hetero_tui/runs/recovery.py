@@ -17,8 +17,9 @@ from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, RunError
 from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
+from hetero_tui.planning.failover import holders
 from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
-from hetero_tui.runs.listing import find_among, list_copies, live_run, told_best
+from hetero_tui.runs.listing import START_ANEW, find_among, list_copies, live_run, refuse_if_stopped, told_best, way_on
 from hetero_tui.runs.resume import refuse_if_done, refuse_without_checkpoint, resume
 from hetero_tui.runs.seen import Seen
 from hetero_tui.transport import Transport
@@ -176,12 +177,9 @@ class FleetRecovery:
         fleet = self._fleet
         _, copies = await asyncio.gather(fleet.survey({*hosts}), list_copies(fleet.cluster, hosts))
         known = [summary for _, summary in copies if summary.id == run]
-        newest = max(known, key=lambda summary: (summary.epoch, summary.seq), default=None)
-        if newest is not None and newest.state is RunState.STOPPED:
-            hint = f"`hetero-tui resume {run}` lets it go on"
-            raise TakenDown(f"{run} was stopped before it could go on", step="follow", hint=hint)
+        refuse_if_stopped(run, known)
         if is_taken_down(self._fleet.surveyed):
-            hint = f"`hetero-tui resume {run}` starts the cluster and lets it go on"
+            hint = way_on(run, known, "starts the cluster and lets it go on")
             raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)
 
     async def _resume(
@@ -269,7 +267,12 @@ class LookingOn(FleetRecovery):
         raise RunError(_left_alone(run, f"its head {head} is lost"), step="follow")
 
     async def restart(self, run: str, cause: str) -> str:
-        """Say that the coordinator is gone."""
+        """Say that the coordinator is gone, or that a user ended the run."""
+        copies = await list_copies(self._fleet.cluster, self._fleet.answering)
+        known = [summary for _, summary in copies if summary.id == run]
+        refuse_if_stopped(run, known)
+        if known and not holders(run, copies):
+            raise RunError(cause, step="follow", hint=START_ANEW)
         raise RunError(_left_alone(run, cause), step="follow")
 
     def look_after(self, hosts: frozenset[str]) -> None:

@@ -12,7 +12,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.launch import specification, start_coordinator
-from hetero_tui.runs.listing import find_among, list_copies, told_best, with_silent
+from hetero_tui.runs.listing import START_ANEW, find_among, list_copies, told_best, with_silent
 from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
 from remote_agent import protocol
@@ -42,7 +42,7 @@ def refuse_without_checkpoint(
     """Raise RunError if no host has a checkpoint of a run; ``failed`` are of hosts that could not be asked."""
     if holders(summary.id, copies):
         return
-    cause, hint = f"{summary.id} ended before its first checkpoint", "start it anew with `hetero-tui train`"
+    cause, hint = f"{summary.id} ended before its first checkpoint", START_ANEW
     if failed:
         cause, hint = f"no host that answers holds a checkpoint of {summary.id}", "try again once those are back"
     cause, hint = with_silent(cause, hint, failed)

@@ -7,13 +7,13 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hetero_tui import deadlines, events
 from hetero_tui.commanding import Call
-from hetero_tui.errors import ClusterError, RunError, TakenDown
+from hetero_tui.errors import ClusterError, RunError, RunStopped, TakenDown
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -231,6 +231,30 @@ async def test_a_run_that_was_stopped_from_another_laptop_does_not_go_on(
                 if way == "fail over"
                 else watched.recovery.restart("text-1", "it ended")
             )
+
+
+@pytest.mark.parametrize(
+    ("state", "checkpoint", "said"),
+    [
+        (RunState.STOPPED, None, "text-1 was stopped .*start it anew"),
+        (RunState.STOPPED, 2, "text-1 was stopped .*hetero-tui resume text-1"),
+        (RunState.LOST, None, "it ended -> start it anew"),
+        (RunState.LOST, 2, "only shows: `hetero-tui resume text-1`"),
+    ],
+)
+async def test_what_only_shows_a_run_says_how_its_files_say_that_it_ended(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, state: RunState, checkpoint: int | None, said: str
+) -> None:
+    about = {"job": "text", "step": 0, "loss": None, "started": 1.0, "checkpoint": checkpoint}
+
+    async def copies(*_: Any) -> Any:
+        return ((HOST, protocol.RunSummary(id="text-1", state=state, **about)),)
+
+    monkeypatch.setattr(module, "list_copies", copies)
+    shows = LookingOn(watched.fleet, *[cast("Any", None)] * 4)
+    with pytest.raises(RunError, match=said) as error:
+        await shows.restart("text-1", "it ended")
+    assert isinstance(error.value, RunStopped) is (state is RunState.STOPPED)
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])
