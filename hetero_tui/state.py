@@ -326,6 +326,7 @@ class State:
                 "away_s": shown.away_seconds,
                 "curve": tuple(loss for _, loss in losses),
                 "step_s": shown.step_seconds,
+                "planned_s": shown.plan.predicted_step_s if shown.plan is not None else None,
                 "predicted_s": shown.predicted_s,
                 "iterations": shown.iterations,
                 "parameters": shown.parameters,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from remote_agent.kinds import nearest
 
 # C0 and C1 controls, escape sequences, bidirectional overrides, halves of surrogate pairs and other invisible
 # characters: a host could otherwise move the cursor, colour the screen, disguise a name, or make printing fail.
@@ -100,5 +101,5 @@ def duration(seconds: float) -> str:
 
 def meant(word: str, known: Collection[str]) -> str:
     """``; did you mean 'mercer'?`` with the one of the ``known`` words that is nearest; empty: none is near."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""

@@ -78,7 +78,12 @@ def spelt_out(name: str, valid: Collection[str]) -> str:
     return short[0] if short and name not in valid else name
 
 
-def nearest(name: str, valid: Collection[str], *, alike: float = 0.5) -> str:
+ALIKE = 0.66
+"""Share of their letters that two words have in common, by :mod:`difflib`, from which on one may be a slip for the
+other: two thirds. From a half on, ``nofile.py`` was taken for ``unet.py``."""
+
+
+def nearest(name: str, valid: Collection[str], *, alike: float = ALIKE) -> str:
     """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for, in any case; empty: none.
 
     ``alike``, from 0 to 1, says how similar a misspelled name has to be.

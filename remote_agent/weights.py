@@ -134,7 +134,7 @@ def _refuse(place: Path, form: str, choice: protocol.Choice) -> None:
     if form == "hf" and adapters:
         raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
     if form in ("peft", "merged") and not adapters:
-        raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
+        raise JobError("this run trained no adapters", hint=_PLAIN)
     if form == "hf" and "." not in name and name not in REQUIRED:  # a ready job
         raise JobError(f"the model of {name} is no model of Hugging Face's", hint=_PLAIN)
 

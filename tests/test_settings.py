@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from hetero_tui.text import meant
 from remote_agent import settings
 from remote_agent.errors import ConfigError
 from remote_agent.kinds import nearest
@@ -29,6 +30,22 @@ def test_a_name_with_any_underscores_is_looked_for(name: str) -> None:
     assert nearest("lr", (name, "learning_rate")) == "learning_rate"
     assert nearest(name or "q", (name or "q",)) == (name or "q")
     assert (nearest("BF16", ("fp16", "bf16")), nearest("NF4", ("none", "nf4"))) == ("bf16", "nf4")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "is_meant"),
+    [
+        ("nope-1234", "unet-1c4b", False),
+        ("nofile", "unet", False),
+        ("gossip", "ring", False),
+        ("unet-1c4c", "unet-1c4b", True),
+        ("batch", "batch_size", True),
+        ("mercr", "mercer", True),
+    ],
+)
+def test_what_has_half_its_letters_in_common_is_no_slip(name: str, known: str, is_meant: bool) -> None:
+    assert nearest(name, (known,)) == (known if is_meant else "")
+    assert (f"did you mean {known!r}?" in meant(name, (known,))) is is_meant
 
 
 def test_settings_that_are_not_named_keep_the_jobs_own_defaults() -> None:

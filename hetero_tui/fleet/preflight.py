@@ -280,7 +280,7 @@ def _same_version_hint(word: str, version: str, facts: HostFacts, *, head_runs: 
         return f"{first}`hetero-tui bootstrap` gives all hosts the same"
     if word == "Ray":
         return f"`{shlex.quote(facts.python.executable)} -m pip install 'ray=={version}'`"
-    return f"name a Python {version} there as `python:`, or take `python:` out and run `hetero-tui bootstrap`"
+    return f"name a Python {version} there as `python:`, or run `hetero-tui bootstrap` without any `python:` there"
 
 
 def _have(versions: Mapping[str, str], version: str) -> str:

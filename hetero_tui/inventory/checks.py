@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from hetero_tui.inventory.document import Mistakes
 from hetero_tui.inventory.schema import Host
+from remote_agent.kinds import nearest
 
 
 def check_head(head: str, names: tuple[str, ...], line: int, mistakes: Mistakes) -> None:
     """The head must be a host, of any role: roles say who trains and who holds weights, and the head does neither."""
     if head in names:
         return
-    close = difflib.get_close_matches(head, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'?" if close else f"hosts are: {', '.join(names) or 'none'}"
+    close = nearest(head, names)
+    hint = f"did you mean '{close}'?" if close else f"hosts are: {', '.join(names) or 'none'}"
     mistakes.add(line, "cluster.head", f"'{head}' is not a host; {hint}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import difflib
 import os
 import re
 import tempfile
@@ -22,6 +21,7 @@ from hetero_tui.inventory.checks import check_head, check_hosts
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
 from hetero_tui.inventory.schema import Host, Inventory
 from remote_agent.device_kinds import TORCH_NAMES
+from remote_agent.kinds import nearest
 
 HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
 """Keys that a host may have, and ``defaults`` too."""
@@ -238,8 +238,8 @@ def _fields(value: Value, where: str, allowed: Iterable[str] | None, mistakes: M
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.55)
-    return f"did you mean '{close[0]}'?" if close else f"known here: {', '.join(known)}"
+    close = nearest(word.lower(), known)
+    return f"did you mean '{close}'?" if close else f"known here: {', '.join(known)}"
 
 
 def _cluster(value: Value | None, mistakes: Mistakes) -> tuple[dict[str, Any], dict[str, int]]:

@@ -30,7 +30,7 @@ def mistake(keep_best: str, known: frozenset[str] | None) -> str:
     if known is None or any(fnmatchcase(metric, name) for name in known):
         return ""
     names = sorted(name for name in known if "*" not in name)
-    close = nearest(metric, names)
+    close = nearest(metric, names, alike=0.5)  # such names are short: f1, f2
     advice = f"did you mean {close!r}? " if close else ""
     return f"{advice}the job's validation measures {', '.join(names) or 'nothing'}"
 

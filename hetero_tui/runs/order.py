@@ -241,8 +241,10 @@ def parse_job(text: str) -> Job:
     if name and not name.isidentifier():
         raise OrderError((f"no job {text!r}: {name!r} can't be a name in Python",), hint=HINT)
     if not file.is_file():
-        beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise OrderError((f"no file {path}{meant(file.name, beside)}",), hint=HINT)
+        beside = [entry.stem for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        close = kinds.nearest(file.stem, beside)  # all end alike, which makes no two of them alike
+        file_meant = f"; did you mean '{close}.py'?" if close else ""
+        raise OrderError((f"no file {path}{file_meant}",), hint=HINT)
     tree = parsed(file, path)
     found = outline(tree)
     mistakes = [

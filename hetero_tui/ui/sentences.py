@@ -159,7 +159,7 @@ def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) 
     head.append(f"{shown.glyph} ", style=shown.colour(palette))
     indent = head.cell_len
     colour = palette.bad if shown.role == "bad" else palette.foreground
-    often = f" ({line.count:,} times)" if line.count > 1 else ""
+    often = f" (came {line.count:,} times)" if line.count > 1 else ""
     parts = wrapped(f"{line.text}{often}", max(10, width - indent))
     first = head.append(parts[0], style=colour)
     return (first, *(Text(" " * indent).append(part, style=colour) for part in parts[1:]))

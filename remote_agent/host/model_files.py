@@ -84,7 +84,7 @@ def _about_targets(given: Mapping[str, Any], tables: list[Mapping[str, Any] | No
     known = sorted({name.split(".")[-2] for table in tables for name in table or () if _is_matrix(name, table)})
     unknown = [target for target in targets if target not in known]
     if unknown and known:
-        close = [difflib.get_close_matches(target, known, n=1, cutoff=0.5) for target in unknown]
+        close = [difflib.get_close_matches(target, known, n=1, cutoff=0.66) for target in unknown]
         hint = f"did you mean {','.join(each[0] for each in close)}?" if all(close) else f"there are {', '.join(known)}"
         which = "of that name" if len(unknown) == 1 else "of these names"
         yield f"lora_targets={','.join(unknown)}: the model has no linear layer {which}", hint

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
+
+from remote_agent.kinds import nearest
 
 NAMES = ("digits", "text", "hf-lm")
 
@@ -24,6 +25,6 @@ def ready(name: str) -> Any:
         from remote_agent.jobs.language_model import LanguageModelJob
 
         return LanguageModelJob()
-    nearest = difflib.get_close_matches(name, NAMES, n=1)
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"ready jobs: {', '.join(NAMES)}; or give file.py:Name"
+    close = nearest(name, NAMES)
+    advice = f"did you mean {close!r}?" if close else f"ready jobs: {', '.join(NAMES)}; or give file.py:Name"
     raise JobError(f"there is no job {name!r}", hint=advice)

@@ -31,6 +31,21 @@ def _is_like(step: protocol.Step, newest: protocol.Step) -> bool:
     return step.predicted_s == newest.predicted_s or made == make
 
 
+def planned_s(before: float | None, event: protocol.Event) -> float | None:
+    """The planned seconds of a step after one more event of a run; ``before``: until then. None: not known.
+
+    Each step has them, since the plan of a long run is too far from the end of its events to be looked for there.
+    """
+    match event:
+        case protocol.PlanMade():
+            return event.predicted_step_s
+        case protocol.Step() if event.planned_s is not None:
+            return event.planned_s
+        case protocol.RunResumed():
+            return None  # a plan follows
+    return before
+
+
 def predicted_s(before: float | None, event: protocol.Event) -> float | None:
     """The predicted seconds of a step after one more event of a run; ``before``: until then. None: not known."""
     match event:

@@ -151,6 +151,10 @@ def test_a_run_says_what_its_last_steps_took_and_what_is_predicted(tmp_path: Pat
     assert reports.run_rows((("a", found),))[0][5] == "2 s (predicted 1.5 s)"
     document = reports.runs_document((("a", found),))["runs"][0]
     assert (document["step_s"], document["predicted_s"]) == (2.0, 1.5)
+    planned = [dataclasses.replace(each, planned_s=0.5) for each in steps]
+    assert reports.run_rows((("a", summary(tmp_path, *planned)),))[0][5] == "2 s (planned 500 ms, predicted 1.5 s)"
+    planned = [dataclasses.replace(each, planned_s=1.5) for each in steps]
+    assert reports.run_rows((("a", summary(tmp_path, *planned)),))[0][5] == "2 s (predicted 1.5 s)", "not corrected"
     assert summary(tmp_path, failed(1, 0)).step_s is None
 
 

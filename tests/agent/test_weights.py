@@ -26,7 +26,7 @@ print("torch" in sys.modules, status)
     [
         (None, ["--format", "pt"], "it has no checkpoint -> a run gets"),
         ({}, ["--format", "hf"], "the model of digits is no model of Hugging Face's -> export it with --format saf"),
-        ({}, ["--format", "merged"], "this run trained no adapters -> export it with --format hf"),
+        ({}, ["--format", "merged"], "this run trained no adapters -> export it with --format safetensors, or"),
         ({"lora_rank": 4}, ["--format", "hf"], "this run trained adapters -> export it with --format peft"),
         ({"keep_best": ""}, ["--format", "pt", "--weights", "best"], "no best checkpoint was kept -> set keep_best"),
         ({}, ["--format", "pt", "--weights", "average"], "no average of the weights was kept -> set ema_decay"),

@@ -81,7 +81,7 @@ def test_the_odd_one_out_is_the_one_with_another_ray_or_python(make_facts: Any) 
     assert "2.60.0" in odd["c"].cause
     assert "3.12" in odd["d"].cause
     assert odd["c"].hint == "`/usr/bin/python3 -m pip install 'ray==2.60.0'`: one cluster can't mix them"
-    assert odd["d"].hint.startswith("name a Python 3.11 there as `python:`, or take `python:` out and run")
+    assert odd["d"].hint.startswith("name a Python 3.11 there as `python:`, or run `hetero-tui bootstrap` without any")
 
 
 def test_an_environment_of_ours_with_another_version_is_mended_by_bootstrap(make_facts: Any) -> None:

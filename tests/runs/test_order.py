@@ -130,6 +130,9 @@ def test_a_long_value_and_one_of_several_lines_are_answered_with_one_line() -> N
 def test_a_misspelled_file_gets_the_nearest(file: Path) -> None:
     assert f"did you mean '{file}:job'?" in refusal(f"{file.with_suffix('')}:job")
     assert "did you mean 'My Model.py'?" in refusal(f"{file.parent}/MyModel.py:job")
+    assert "did you mean" not in refusal(f"{file.parent}/nofile.py:job")
+    (file.parent / "unet.py").touch()
+    assert "did you mean" not in refusal(f"{file.parent}/test.py:job"), "all end in .py"
 
 
 def test_a_file_that_is_not_python_is_refused_with_its_line(file: Path) -> None:

@@ -384,6 +384,12 @@ def test_a_long_event_goes_on_below_itself(scenarios) -> None:
     assert all(line.startswith(" " * 12 + "word") and len(line) <= 60 for line in lines[1:] if line.strip())
 
 
+def test_the_count_of_an_event_that_came_again_is_no_figure_of_its_own(scenarios) -> None:
+    text = "laptop/cpu runs at 2.5 times its predicted speed"
+    entry = LogLine(time=scenarios.NOW, level=Level.INFO, text=text, count=3)
+    assert log_lines(entry, UTC, 100, DARK)[0].plain.endswith(f"{text} (came 3 times)")
+
+
 def test_details_name_everything_that_was_found_out(scenarios) -> None:
     state = scenarios.training()
     said = "\n".join(line.plain for line in details_lines(state.host("mercer"), state.run, scenarios.NOW, 70, DARK))

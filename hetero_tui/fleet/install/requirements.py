@@ -90,8 +90,8 @@ def refuse(lacks: Sequence[Lack]) -> None:
     foreign = [lack for lack in lacks if lack.python]
     packages = " ".join(dict.fromkeys(package for lack in lacks if not lack.python for package in lack.packages))
     hints = [
-        f"on {lack.host}: {lack.python} -m pip install {shlex.join(lack.packages)} (not hetero-tui's to change; "
-        "or take `python:` out of the inventory, and bootstrap makes one)"
+        f"on {lack.host}: {lack.python} -m pip install {shlex.join(lack.packages)} (--bootstrap does not: it installs "
+        "only in environments that bootstrap made)"
         for lack in foreign
     ]
     if len(foreign) < len(lacks):

@@ -116,7 +116,8 @@ def _train(
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
                         predicted = checks.predicted_s(session)
-                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=predicted)
+                        foreseen = {"planned_s": checks.planned_s, "predicted_s": predicted}
+                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, **foreseen)
                     takeover_file.keep(session)
                     samples += report.samples
                     last = report

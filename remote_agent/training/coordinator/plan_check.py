@@ -40,6 +40,8 @@ class PlanCheck:
         self._plan_basis = None if spec_of(session.config.strategy).split else session.plan_basis
         self._survey = self._plan_basis.survey if self._plan_basis is not None else None
         self._check: SelfCheck | None = None
+        self.planned_s: float | None = None
+        """What :meth:`predicted_s` was first: seconds of a step, before any correction; None: nothing was."""
         self._workers: frozenset[str] = frozenset()
         self._began = time.monotonic()
         self._measured_at: float | None = None
@@ -52,6 +54,8 @@ class PlanCheck:
             self._workers, self._check, self._better_since = workers, None, None
             found = self._predicted(session, self._survey) if self._survey is not None and workers else None
             self._check = SelfCheck(predicted=found) if found is not None else None
+            if self.planned_s is None and found is not None:
+                self.planned_s = found.seconds
         return self._check.predicted.seconds if self._check is not None else None
 
     def after(self, session: Session, report: StepReport, samples: int) -> BetterPlan | None:

@@ -78,3 +78,4 @@ def test_what_is_missing_is_said_and_where_it_is_not_ours_to_install():
     assert "a, b: einops missing; nas: timm>=1 missing" in refused.value.cause
     assert "`train --bootstrap` installs einops in hetero-tui's own" in refused.value.hint
     assert "on nas: /opt/python -m pip install 'timm>=1'" in refused.value.hint
+    assert "`python:`" not in refused.value.hint, "that may be the machine's own python3, which no inventory names"

@@ -59,3 +59,4 @@ def test_shares_and_prediction_follow_a_device_that_runs_at_three_tenths(launch:
     assert replanned["step"] <= begun + 2 * STEPS
     last = run.of_kind("step")[-1]
     assert last["predicted_s"] == pytest.approx(replanned["predicted_step_s"], rel=0.3)
+    assert last["planned_s"] == run.of_kind("plan")[0]["predicted_step_s"]

@@ -38,3 +38,20 @@ def test_a_plan_stays_where_the_optimizer_would_start_afresh(
             saver.newest = Saved(step=1, path=tmp_path, size=1, seconds=0.1, missing=missing)
         check = PlanCheck(session, saver)
         assert check._better(session, survey, BETTER, 100.0) is found
+
+
+def test_what_was_planned_stays_where_what_is_predicted_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    times = iter((0.02, 0.1))
+    monkeypatch.setattr(PlanCheck, "_predicted", lambda *_: SimpleNamespace(seconds=next(times)))
+    session: Any = SimpleNamespace(
+        config=TrainingConfig(strategy="allreduce"),
+        plan_basis=SimpleNamespace(survey=Survey.__new__(Survey)),
+        members=[SimpleNamespace(name="a"), SimpleNamespace(name="b")],
+    )
+    with Saver(tmp_path, 1, {}) as saver:
+        check = PlanCheck(session, saver)
+        assert (check.predicted_s(session), check.planned_s) == (0.02, 0.02)
+        session.members.pop()
+        assert (check.predicted_s(session), check.planned_s) == (0.1, 0.02)
