@@ -1,12 +1,14 @@
-"""Nodes as tests describe them."""
+"""Nodes and runs as tests describe them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hetero_tui.fleet import agent, authority
 from remote_agent.host import layout, processes
-from remote_agent.protocol import NodeSpec
+from remote_agent.protocol import NodeSpec, RunSpec, encode
 
 AUTHORITY = authority.create("lab")
 
@@ -33,3 +35,20 @@ def node_spec(host: str, role: str) -> NodeSpec:
         epoch=1,
         code=agent.code(),
     )
+
+
+def write_run(place: Path, job: str, config: Mapping[str, Any] | None = None) -> None:
+    """What the agent writes into ``place``, the folder of a run without devices, before its coordinator starts."""
+    spec = RunSpec(
+        run=place.name,
+        job=job,
+        cluster="lab",
+        host="a",
+        ray_address="127.0.0.1:1",
+        node_address="127.0.0.1",
+        devices=(),
+        server_host="a",
+        config=dict(config or {}),
+    )
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "run.json").write_text(encode(spec))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent import protocol
+from tests.specs import write_run
 
 _EXPORT = """
 import sys
@@ -37,18 +37,7 @@ def test_what_can_not_be_exported_is_said_without_torch(
 ) -> None:
     place = tmp_path / "runs" / "digits-1"
     (place / "checkpoints").mkdir(parents=True)
-    spec = protocol.RunSpec(
-        run=place.name,
-        job="digits",
-        cluster="here",
-        host="a",
-        ray_address="127.0.0.1:1",
-        node_address="127.0.0.1",
-        devices=(),
-        server_host="a",
-        config={},
-    )
-    (place / "run.json").write_text(protocol.encode(spec))
+    write_run(place, "digits")
     if config is not None:
         (place / "checkpoints" / "step-00000003.json").write_text(json.dumps({"config": config}))
     command = [sys.executable, "-c", _EXPORT, "--folder", str(tmp_path), "--run", place.name, *words]

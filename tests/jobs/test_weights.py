@@ -21,6 +21,7 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.errors import JobError
+from tests.specs import write_run
 
 tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
 TOKENS = torch.arange(20)[None] % 17
@@ -37,19 +38,7 @@ def run_of(folder: Path, model: Path, **given: Any) -> tuple[Path, torch.nn.Modu
     """A run's folder with a checkpoint of a model whose trained weights are random, and that model."""
     place = folder / "hf-lm-1"
     config = {"model": str(model), "data": str(model.parent / "text.txt"), **{k: str(v) for k, v in given.items()}}
-    spec = protocol.RunSpec(
-        run=place.name,
-        job="hf-lm",
-        cluster="here",
-        host="a",
-        ray_address="127.0.0.1:1",
-        node_address="127.0.0.1",
-        devices=(),
-        server_host="a",
-        config=config,
-    )
-    place.mkdir(parents=True)
-    (place / "run.json").write_text(protocol.encode(spec))
+    write_run(place, "hf-lm", config)
     made = job.from_object("hf-lm", jobs.ready("hf-lm"))
     settings = job.configured(made, config)
     trained = job.create_model(made.factory, settings.seed, settings)

@@ -22,8 +22,8 @@ import pytest
 
 from remote_agent import runs
 from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, teardown
-from remote_agent.protocol import NodeReport, NodeSpec, RunSpec, StopReport, decode, encode
-from tests.specs import give_certificate
+from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
+from tests.specs import give_certificate, write_run
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
 FIRST = supervision.Supervision(phase=supervision.WATCHING, since=0.0)
@@ -397,19 +397,7 @@ def test_a_stop_on_a_disk_that_became_read_only_ends_what_runs_and_says_what_it_
 def test_a_run_without_a_last_word_that_a_teardown_ended_was_stopped_and_is_not_lost(launched, folder):
     launched("run-text-1", "import time; time.sleep(600)")
     place = folder / "runs" / "text-1"
-    place.mkdir(parents=True)
-    spec = RunSpec(
-        run="text-1",
-        job="text",
-        cluster="lab",
-        host="a",
-        ray_address="127.0.0.1:1",
-        node_address="127.0.0.1",
-        devices=(),
-        server_host="a",
-        config={},
-    )
-    (place / "run.json").write_text(encode(spec))
+    write_run(place, "text")
     assert teardown.stop_runs(folder, 5.0).stopped == ("run-text-1",)
     (summary,) = runs.list_runs(folder).runs
     assert summary.state == "stopped"
