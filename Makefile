@@ -10,7 +10,9 @@
 PYTHONS := python3 python3.13 python3.12 python3.11
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
-LANES ?= 3
+CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+# Tests wait more than they compute: one lane more than there are cores.
+LANES ?= $(shell echo $$(($(CORES) + 1)))
 
 # The folders whose tests start no process and wait for no clock.
 CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test_device_kinds.py test_documents.py test_facts.py test_faults_of_runs.py test_fold.py test_goals.py test_import_graph.py test_job_settings.py \

@@ -1,10 +1,8 @@
 """What tests of several packages share: facts of a machine, and embedded machines to connect to."""
 
-import functools
 import gc
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +16,9 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.facts import HostFacts, parse_facts
+from tests.lanes import pytest_configure, pytest_unconfigure  # noqa: F401 - hooks
 
 MakeFacts = Callable[..., HostFacts]
-
 
 # The same examples each time, so that the tests say something about the change that they check, and not about luck. To
 # search further, with other examples: HYPOTHESIS_PROFILE=search python -m pytest -m "not ray and not lab".
@@ -30,8 +28,7 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("search", max_examples=5000, deadline=None, suppress_health_check=SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-
-ONE_AT_A_TIME = {
+ON_THIS_COMPUTER = {
     "test_cli.py",
     "test_demo.py",
     "agent/test_probe.py",
@@ -42,50 +39,47 @@ ONE_AT_A_TIME = {
 }
 """Files whose tests look at what all of this computer shares: the ports of a cluster, the demo's folders in /tmp."""
 
-ONE_AFTER_THE_OTHER = "this computer"
+THIS_COMPUTER = "this computer"
 """Their group."""
+
+LAB = "the lab"
+"""The group of all tests of the lab: several labs at once are too much for a small computer."""
+
+ON_CLUSTER = "the tests' cluster"
+"""The group of the files whose tests use the Ray cluster of ``tests/training``, which takes a lane 40 s to start."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
-    """With `-n` the tests of a group run in one process, one after another: they share clusters and labs.
+    """With `-n` the tests of a group run in one lane, one after another: they share a cluster, a lab or this computer.
 
-    Groups begin in the order of their first tests (`--no-loadscope-reorder`).
+    Groups begin in the order of their first tests (`--no-loadscope-reorder`), the largest first.
     """
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
-    result = yield  # what is not wanted is left out
-    places = _places(items)
-    items.sort(key=lambda item: (places[_group(item)], _group(item)))
+    result = yield  # tests that are deselected are gone now
+    groups = _groups(items)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+    sizes = Counter(groups[item.path] for item in items)
+    with_ray = {groups[item.path] for item in items if item.get_closest_marker("ray")}
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int, str]:
+        group = groups[item.path]
+        return group not in (LAB, ON_CLUSTER, THIS_COMPUTER), group not in with_ray, -sizes[group], group
+
+    items.sort(key=place)
     return result
 
 
-def _places(items: Sequence[pytest.Item]) -> dict[str, float]:
-    """The order of the groups.
-
-    Those that wait, for hosts and for commands, are spread among those with a cluster, which compute with several
-    processes and use what the others leave of the cores. Short ones fill all lanes to the end.
-    """
-    sizes = Counter(map(_group, items))
-    with_ray = {_group(item) for item in items if item.get_closest_marker("ray")}
-    largest = sorted(sizes, key=lambda group: (group not in with_ray, -sizes[group], group))
-    waiting = [group for group in largest if group == ONE_AFTER_THE_OTHER or group.startswith("lab/")]
-    computing = [group for group in largest if group in with_ray and group not in waiting]
-    places = {group: number / len(waiting) for number, group in enumerate(waiting)}
-    places |= {group: (number + 0.5) / len(computing) for number, group in enumerate(computing)}
-    return {group: places.get(group, 1.0 + number) for number, group in enumerate(largest)}
-
-
-def _group(item: pytest.Item) -> str:
-    return _group_of(item.path)
-
-
-@functools.cache
-def _group_of(path: Path) -> str:
-    file = path.relative_to(Path(__file__).parent).as_posix()
-    return ONE_AFTER_THE_OTHER if file in ONE_AT_A_TIME else file
+def _groups(items: Sequence[pytest.Item]) -> dict[Path, str]:
+    """Return the group of each test file; most files are a group of their own."""
+    files = {item.path: item.path.relative_to(Path(__file__).parent).as_posix() for item in items}
+    groups = {path: THIS_COMPUTER if file in ON_THIS_COMPUTER else file for path, file in files.items()}
+    groups |= {path: LAB for path, file in files.items() if file.startswith("lab/")}
+    on_cluster = {item.path for item in items if "cluster" in getattr(item, "fixturenames", ())}
+    return groups | {path: ON_CLUSTER for path in on_cluster if files[path].startswith("training/")}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,15 +94,6 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return result
-
-
-def pytest_configure() -> None:
-    """SIGTERM ends the tests as Ctrl-C does: clusters and labs are taken down, and nothing goes on without them."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -168,7 +153,7 @@ class CommandLine:
         self.inventory = home / "inventory.yaml"
         self.inventory.write_text("cluster: {name: here}\nhosts:\n  laptop: {connection: local}\n")
 
-    def __call__(self, *words: str, deadline: float = 120) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, deadline: float = 600) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)
         try:
             output, errors = process.communicate(timeout=deadline)

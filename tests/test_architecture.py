@@ -14,7 +14,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "ray", "numpy", "textual")
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def loaded_after(statements: str) -> set[str]:

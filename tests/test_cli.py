@@ -210,7 +210,7 @@ def test_the_model_in_readme_trains_up_finds_its_cluster_and_scripts_exports_and
     script.write_text(SCRIPT)
     (tmp_path / "helper.py").write_text("def number():\n    return 1\n")
     try:
-        trained = cli("train", f"{job}:job", deadline=240)  # which brings the cluster up
+        trained = cli("train", f"{job}:job")  # which brings the cluster up
         assert trained.returncode == 0, trained.stderr
         losses = [float(loss) for loss in re.findall(r"loss +(\d+\.\d+)", trained.stdout)]
         assert losses[-1] < 0.7 * losses[0], trained.stdout

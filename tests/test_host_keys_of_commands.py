@@ -88,7 +88,6 @@ async def all_of_them(machines: EmbeddedMachines, *more: str) -> dict[str, tuple
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 async def test_a_changed_host_key_is_refused_and_an_unknown_one_named_with_the_flag(short_folder: Path) -> None:
     async with EmbeddedMachines(short_folder, speeds=(1.0,)) as machines:
         machines.write_inventory()

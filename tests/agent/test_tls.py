@@ -18,7 +18,7 @@ from hetero_tui.fleet import authority
 from remote_agent import tls
 
 HERE = "127.0.0.1"
-DEADLINE = 20.0
+DEADLINE = 120.0
 OURS, FOREIGN = authority.create("lab"), authority.create("lab")
 
 

@@ -23,10 +23,10 @@ ENDLESS = 100_000
 
 SETTINGS = {"strategy": "sync", "batch_size": 280, "checkpoint_every": 5}
 
-WAIT_S = 180.0
+WAIT_S = 600.0
 """Until an event must have come where nothing else is said: a new head takes 100 s on a computer that is drowned."""
 
-END_S = 60.0
+END_S = 120.0
 """Until a command that was killed, or has nothing more to follow, must be gone."""
 
 

@@ -33,7 +33,7 @@ from tests.lab import disks, network
 from tests.lab.machines import Host, HostSpec, Laptop, Machine
 from tests.lab.network import LabError
 
-BOOT_DEADLINE = 45.0
+BOOT_DEADLINE = 120.0
 """Seconds from starting a host to the first word of its SSH server."""
 
 NETWORK, NETWORK_V6 = "10.99.0.", "fd00:99::"

@@ -25,10 +25,10 @@ import psutil
 from tests.lab import disks, mounts, network
 from tests.lab.network import LabError
 
-PROGRAM_DEADLINE = 200.0
+PROGRAM_DEADLINE = 600.0
 """Seconds for a command on a machine when the test names no other."""
 
-END_DEADLINE = 30.0
+END_DEADLINE = 60.0
 """Seconds for the processes of a machine to be gone after SIGKILL."""
 
 SSH_PORT = 22

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-COMMAND_DEADLINE = 30.0
+COMMAND_DEADLINE = 120.0
 """Seconds that one ``ip`` or ``tc`` command may take; they answer in milliseconds."""
 
 BRIDGE = "switch0"

@@ -11,7 +11,7 @@ from tests.lab.machines import HostSpec
 from tests.lab.network import INTERFACE
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 OTHER = f"{NETWORK}77"
 SAID_WITHIN = 60.0

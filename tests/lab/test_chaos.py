@@ -14,7 +14,7 @@ import pytest
 from benchmarks.faulty import ours, stage
 from benchmarks.faulty.stage import Stage
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray]
 
 SEED, FAULTS, SECONDS = 20, 3, 21.0
 KINDS = ("worker", "cut", "slow")

@@ -24,7 +24,7 @@ from tests.lab.mounts import REPOSITORY
 from tests.lab.product import HeteroTui
 from tests.lab.reader import Reader
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(900, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 SHORT = ("--set", "num_iterations=3", "--set", "measure_seconds=0.1")
 STARTED = re.compile(r"^([\w-]+-\w+) is on its way", re.MULTILINE)

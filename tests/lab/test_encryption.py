@@ -24,7 +24,7 @@ from tests.lab.product import HeteroTui, only, setting, steps
 from tests.lab.test_outsider import attack, ended, ours
 from tests.lab.wiretap import Wiretap
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(900, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray]
 
 NAMES = ("mercer", "crosby", "nas")
 CONSTANT = 0.0123456

@@ -29,12 +29,12 @@ from tests.lab.machines import Host, HostProcess, login
 from tests.lab.product import HeteroTui, event, only, steps
 from tests.lab.reader import Reader
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray]
 
 TEXT_STEPS = 10
 """The loss of ``text`` falls by a third in them."""
 
-BACK_SECONDS = 60.0
+BACK_SECONDS = 300.0
 """Until Ray that crashed must have been started again, on a busy computer."""
 
 SPREAD = 0.15
@@ -42,7 +42,7 @@ SPREAD = 0.15
 
 REQUESTS = 100
 
-END_SECONDS = 30.0
+END_SECONDS = 120.0
 """Until a command whose server is gone must have ended."""
 
 _CLIENT = """
@@ -54,7 +54,7 @@ url, token, count = urlsplit(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 
 def post(path, body, bearer=token):
-    connection = http.client.HTTPConnection(url.netloc, timeout=60)
+    connection = http.client.HTTPConnection(url.netloc, timeout=END_SECONDS)
     headers = {"Content-Type": "application/json"} | ({"Authorization": "Bearer " + bearer} if bearer else {})
     connection.request("POST", path, json.dumps(body), headers)
     answer = connection.getresponse()
@@ -316,7 +316,7 @@ def test_what_the_documents_show_for_a_run_that_goes_on_works_as_it_stands_there
         reader.run("hetero-tui undrain studio")
         resumed.until_step_with(away)
         assert f"{run} is stopped at step" in reader.run("hetero-tui stop text-7f3a")
-        assert logs.wait(60) == 0, "the run has ended, and its logs with it"
+        assert logs.wait(END_SECONDS) == 0, "the run has ended, and its logs with it"
     (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == run]
     assert (listed["state"], listed["step"] > 50) == ("stopped", True)
 

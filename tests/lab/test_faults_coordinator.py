@@ -14,7 +14,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui, steps
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(400, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.long]
 
 BACK_SECONDS = 20.0
 """From a killed coordinator or overseer to the next step: the second takes its libraries' start."""

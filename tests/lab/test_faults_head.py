@@ -17,7 +17,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui, only
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(400, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray]
 
 BUDGET_SECONDS = 60.0
 """From the loss of the head to the next step on the others, on a computer that has the time for it."""

@@ -19,7 +19,7 @@ from tests.lab.machines import HostSpec, login
 from tests.lab.product import COMMAND
 from tests.wheels import thin_wheels
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 PAGE = Path(__file__).parents[2] / "docs/hosts.md"
 

@@ -21,7 +21,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 BACK_SECONDS = 15.0
 """A host that can be reached is a member again within so long, on a computer that has the time for it."""

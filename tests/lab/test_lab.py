@@ -19,7 +19,7 @@ from tests.lab.lab import BOOT_DEADLINE, NOBODY, Lab
 from tests.lab.machines import Host, HostSpec
 from tests.lab.mounts import REPOSITORY
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120, method="signal")]
+pytestmark = [pytest.mark.lab]
 
 MEGABYTE = 1_000_000
 

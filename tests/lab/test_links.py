@@ -11,7 +11,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.lab]
 
 NUMEL, STEPS = 2_000_000, 1
 

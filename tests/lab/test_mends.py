@@ -18,7 +18,7 @@ from tests.lab.product import HeteroTui
 from tests.lab.test_unusual_hosts import AGENT, KINDS, Kind, account, bash
 from tests.wheels import thin_wheels
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab]
 
 PASSPHRASE = "secret"
 AGENTS = {"SSH_AUTH_SOCK": AGENT, "SSH_ASKPASS": f"{Path.home()}/askpass", "SSH_ASKPASS_REQUIRE": "force"}

@@ -21,7 +21,7 @@ from tests.lab.machines import HostSpec
 from tests.lab.mounts import REPOSITORY
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 MEMBERS = ("mercer", "crosby")
 SILENT_SECONDS = 6.0

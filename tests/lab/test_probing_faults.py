@@ -12,7 +12,7 @@ from tests.lab.lab import NOBODY, Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120, method="signal")]
+pytestmark = [pytest.mark.lab]
 
 STATUSES = {
     "mercer": "ok",

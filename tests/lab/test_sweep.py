@@ -10,7 +10,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(400, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.long]
 
 TRIALS, OPTIMUM = 20, 0.35
 

@@ -19,7 +19,7 @@ from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui, setting, steps
 from tests.lab.test_unusual_hosts import KINDS, WALL, account, bash
 
-pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 STEPS = 5
 USER, UID = "first.last+lab", 3_000_000_000

@@ -27,7 +27,7 @@ from tests.lab.mounts import REPOSITORY
 from tests.lab.network import INTERFACE
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(200, method="signal")]
+pytestmark = [pytest.mark.lab]
 
 SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 AGENT = "/tmp/agent"

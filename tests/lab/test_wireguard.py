@@ -22,7 +22,7 @@ from tests.lab.product import HeteroTui, setting
 from tests.lab.test_encryption import JOB, LEAST_BYTES, NEEDLE, SETTINGS, token
 from tests.lab.wiretap import Wiretap
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.lab, pytest.mark.ray]
 
 NAMES = ("mercer", "crosby", "nas")
 

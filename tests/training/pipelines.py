@@ -45,7 +45,7 @@ from remote_agent.training.worker.staging import BlockProfiler, StageParts, cut_
 from remote_agent.training.worker.whole_model import bring, renew
 
 CPU = torch.device("cpu")
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 class Kept(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 
 def _ended(process: int) -> bool:

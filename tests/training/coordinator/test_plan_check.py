@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.conftest import Launch
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray]
 
 SAMPLE_S = 0.005
 """Of computing, so that other work on this computer is a small part of it."""

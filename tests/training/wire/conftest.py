@@ -23,7 +23,7 @@ from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.steps import Timings
 
 TOKEN = b"the cluster's token"
-DEADLINE = 20.0
+DEADLINE = 120.0
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 

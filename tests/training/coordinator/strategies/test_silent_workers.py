@@ -6,7 +6,7 @@ import pytest
 
 from tests.training.conftest import Launch
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ray]
 
 JOB = """
     import ctypes, functools
