@@ -44,7 +44,7 @@ JOBS = {
 }
 """Name on the command line: the job. 0.1, 3 and 17 million parameters."""
 
-WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8", "ssp", "async")
+WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8")
 """With all hosts."""
 
 ALONE, PLAN, CHOSEN = "alone", "plan", "chosen"

@@ -11,8 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from remote_agent.planning.blocks import DeviceBlocks
-from remote_agent.planning.codec_sizes import BYTES_A_NUMBER
+from remote_agent.planning.blocks import BYTES_A_NUMBER, DeviceBlocks
 from remote_agent.planning.device_profile import DeviceProfile
 
 MAX_AGE_DAYS = 14
@@ -119,7 +118,6 @@ class Work:
     streamable: bool = True
     clipped: bool = False
     unit: int = 0
-    topk_fraction: float = 0.01
     encrypted: bool = False
     micro_batch: int = 0
 
@@ -182,7 +180,6 @@ class Survey:
         return tuple(host.name for host in self.hosts)
 
 
-def wire_bytes(codec: str, numbers: int, topk_fraction: float = 0.01) -> int:
-    """Bytes of so many numbers on the wire; a codec that is not known counts as fp32."""
-    each = 8 * topk_fraction if codec == "topk" else BYTES_A_NUMBER.get(codec, 4.0)
-    return int(each * numbers)
+def wire_bytes(codec: str, numbers: int) -> int:
+    """Bytes of so many numbers on the wire."""
+    return int(BYTES_A_NUMBER[codec] * numbers)

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+from remote_agent.planning.blocks import LOSSY
 from remote_agent.planning.choice import MARGIN, Choice
-from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import (

@@ -247,7 +247,6 @@ def test_a_link_that_works_one_way_only_is_found_out_as_one_that_is_cut(way: str
         ("allreduce", 0.3),
         ("allreduce", 6.0),
         ("pipeline", 6.0),
-        ("ssp", 6.0),
         ("local_sgd_overlap", 6.0),
     ],
 )
@@ -281,7 +280,7 @@ def test_a_run_whose_head_sleeps_goes_on_when_it_wakes(way: str) -> None:
     assert 10 < outcome.stall_s < 18
 
 
-@pytest.mark.parametrize("way", ["sync", "local_sgd", "ssp"])
+@pytest.mark.parametrize("way", ["sync", "local_sgd"])
 def test_of_two_hosts_that_do_not_reach_each_other_none_leaves_where_there_are_shards(way: str) -> None:
     outcomes = [simulate(seed, [Fault(6.0, "apart", "b", 60.0)], way) for seed in range(6)]
     for outcome in outcomes:

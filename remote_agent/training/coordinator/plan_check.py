@@ -71,7 +71,7 @@ class PlanCheck:
             return None
         self._check = self._check.after(_seen(session, report, self._check.predicted))
         keeping, is_wanted = session.keeping, self._check.is_off or self._has_lasted
-        if keeping.check_due == report.step or (is_wanted and not spec_of(session.config.strategy).waits):
+        if keeping.check_due == report.step:
             return self._look(session, report, samples) if is_wanted else None
         if is_wanted and (keeping.check_due or 0) <= report.step:
             keeping.check_due = session.soonest(report.step)  # after that step nothing is under way
@@ -136,7 +136,7 @@ class PlanCheck:
         assert plan_basis is not None, "it was predicted"
         is_soon = self_check.is_soon(plan_basis.replanned, time.monotonic() - self._began, plan_basis.pause_s)
         newest = self._saver.newest  # where the optimizers would start afresh, the run stays as it is
-        can_restart = spec_of(session.config.strategy).batches and not (newest is not None and newest.missing)
+        can_restart = not spec_of(session.config.strategy).rounds and not (newest is not None and newest.missing)
         if is_soon or not can_restart or session.membership.draining or session.source.size is None:
             return None
         living = now.now({}, gone=self._gone(session, now))
@@ -153,7 +153,7 @@ class PlanCheck:
         asked = [host.name for hosts in places.values() for host in hosts[:1] if host.name in actors]
         takes_s, clock_s = link_speed.survey_seconds(len(asked)), time.monotonic()
         is_soon = self._measured_at is not None and clock_s - self._measured_at < takes_s / MOST_MEASURING
-        if len(asked) < 2 or not spec_of(session.config.strategy).waits or is_soon:
+        if len(asked) < 2 or is_soon:
             return now
         if takes_s > MOST_MEASURING * left_s:
             return now
@@ -202,7 +202,5 @@ class PlanCheck:
 def _seen(session: Session, report: StepReport, predicted: Prediction) -> Seen:
     """What the step shows; where no worker waits for others, it shows no more than its own time."""
     compute_s = max(worker.compute_s for worker in report.workers)
-    if not spec_of(session.config.strategy).waits:
-        compute_s = self_check.apart(predicted)[0] / predicted.seconds * report.seconds
     scale = predicted.samples / report.samples  # a shorter batch at an epoch's end
     return Seen(seconds=report.seconds * scale, compute_s=compute_s * scale)

@@ -76,7 +76,7 @@ def test_only_exact_ways_are_looked_at_where_nothing_else_is_allowed(choosing: C
     a = ("a",)
     assert ways_of(choosing, Limits()) == [Way(strategy="sync", hosts=a), Way(strategy="allreduce", hosts=a)]
     assert ways_of(choosing, Limits(), streamable=False) == [Way(strategy="allreduce", hosts=a)]
-    for limits in (Limits(inexact=True), Limits(strategy="ssp", inexact=True)):
+    for limits in (Limits(inexact=True), Limits(strategy="local_sgd", inexact=True)):
         assert ways_of(choosing, limits, streamable=False) == [Way(strategy="allreduce", hosts=a)]
 
 
@@ -84,7 +84,7 @@ def test_every_strategy_with_every_codec_is_looked_at_where_all_is_allowed(choos
     codecs = ("fp32", "bf16", "int8")
     expected = {Way(strategy="allreduce", hosts=("a",))}
     for codec in codecs:
-        expected |= {Way(strategy=name, hosts=("a",), codec=codec) for name in ("sync", "ssp", "async")}
+        expected.add(Way(strategy="sync", hosts=("a",), codec=codec))
         expected |= {
             Way(strategy="local_sgd", hosts=("a",), codec=codec, local_steps=steps, overlap=overlap)
             for steps, overlap in itertools.product((10, 20, 50), (False, True))
@@ -137,7 +137,6 @@ def test_of_ways_alike_the_exact_one_then_sync_then_the_faster_is_taken(choosing
     assert best(inexact, sync_bf16=1.0, allreduce_fp32=1.04) == ("sync", "bf16")
     assert best(inexact, allreduce_fp32=1.0, sync_fp32=1.02) == ("sync", "fp32")
     assert best(inexact, allreduce_fp32=1.0, sync_fp32=1.04) == ("allreduce", "fp32")
-    assert best(inexact, ssp_int8=1.0, async_fp32=1.01, ssp_bf16=1.02) == ("ssp", "int8")
 
 
 def test_the_fastest_host_alone_and_all_of_them_are_told_of(choosing: Choosing) -> None:
@@ -214,9 +213,11 @@ def test_inexact_ways_are_looked_at_with_hosts_that_suit_the_ways_before_them_al
     _, asked = choosing(fleet_of("abc"), takes, Limits(inexact=True))
     likely = {("b", "c"), ("a", "b", "c"), ("a",), ("b",), ("c",)}
     assert len(sets(asked, "sync")) == len(sets(asked, "allreduce")) == 7
-    assert set(sets(asked, "ssp")) == set(sets(asked, "sync", "int8")) == likely
-    _, asked = choosing(fleet_of("abc"), takes, Limits(strategy="ssp", inexact=True))
-    assert (len(sets(asked, "ssp")), len(sets(asked, "ssp", "bf16"))) == (7, 5), "the first one's hosts suit the others"
+    assert set(sets(asked, "local_sgd")) == set(sets(asked, "sync", "int8")) == likely
+    _, asked = choosing(fleet_of("abc"), takes, Limits(strategy="sync", inexact=True))
+    assert (len(sets(asked, "sync")), len(sets(asked, "sync", "bf16"))) == (7, 5), (
+        "the first one's hosts suit the others"
+    )
     # Where the user left two ways or fewer, all sets are.
     _, asked = choosing(fleet_of("abc"), takes, Limits(codec="int8"))
     assert len(sets(asked, "sync", "int8")) == 7

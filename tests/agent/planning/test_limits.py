@@ -37,7 +37,6 @@ def test_with_auto_what_differs_from_its_default_is_fixed_and_all_else_is_open()
         ({"strategy": "allreduce"}, "allreduce", True),
         ({"strategy": "sync", "codec": "int8"}, "sync, int8", False),
         ({"strategy": "sync", "overlap": True}, "sync", True),
-        ({"strategy": "ssp"}, "ssp", False),
         ({"strategy": "local_sgd", "local_steps": 7}, "local_sgd, 7 local steps", False),
         (
             {"strategy": "local_sgd", "overlap": True, "codec": "bf16"},
@@ -61,11 +60,9 @@ def test_a_prediction_adds_its_terms_up() -> None:
     assert Prediction(way=found.way, terms=(), samples=6, **known).speed == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("codec", "numbers"), [("fp32", 4000), ("bf16", 2000), ("int8", 1007.8125), ("topk", 80), ("their-own", 4000)]
-)
+@pytest.mark.parametrize(("codec", "numbers"), [("fp32", 4000), ("bf16", 2000), ("int8", 1007.8125)])
 def test_a_codec_sends_so_many_bytes(codec: str, numbers: float) -> None:
-    assert wire_bytes(codec, 1000, 0.01) == pytest.approx(numbers, rel=0.02)
+    assert wire_bytes(codec, 1000) == pytest.approx(numbers, rel=0.02)
 
 
 def test_a_survey_is_old_after_its_days_or_if_it_comes_from_the_future() -> None:

@@ -169,32 +169,6 @@ def test_with_overlap_a_round_takes_what_is_longer_computing_or_the_exchange() -
     assert round_s(FAST, overlap=True) == pytest.approx(4.0, rel=1e-3)
 
 
-def test_without_waiting_a_worker_pays_for_a_call_and_a_turn_with_each_slice() -> None:
-    of = dataclasses.replace(survey([host("a", 48, FAST, turn_s=0.2)]), call_s=0.3)
-    assert predicted(of, "async").seconds == pytest.approx(1.0 + 0.2 + 0.3)
-    assert predicted(of, "async").term(COMPUTE) == pytest.approx(1.0)
-
-
-def test_without_waiting_a_shard_that_is_at_work_all_the_time_sets_the_pace() -> None:
-    hosts = [host(name, 1e6, FAST, update_s=2e-6, touch_s=1e-6) for name in "ab"]
-    of = survey(hosts, MILLION)
-    found = predicted(of, "async", parts=(("a", 1.0),))
-    assert found.seconds == pytest.approx(2 * 3.0, rel=1e-3)  # two slices of 24 samples, one after the other
-
-
-@pytest.mark.parametrize(("codec", "out", "back"), [("fp32", 4.0, 4.0), ("bf16", 2.0, 2.0), ("int8", 1 + 4 / 512, 2.0)])
-def test_without_waiting_gradients_go_by_the_codec_and_weights_rounded_at_most(
-    codec: str, out: float, back: float
-) -> None:
-    def seconds(up: float, down: float) -> float:
-        b = dataclasses.replace(host("b", 1e9), up=up, down=down)
-        of = survey([host("a", 1e9, FAST, overhead_s=1e9), b], MILLION)
-        return predicted(of, "async", codec=codec, parts=(("a", 1.0),)).seconds
-
-    assert seconds(1e6, FAST) == pytest.approx(out, rel=1e-3)
-    assert seconds(FAST, 1e6) == pytest.approx(back, rel=1e-3)
-
-
 # --- What they have in common ----------------------------------------------------------------------------------------
 
 
@@ -235,7 +209,7 @@ def test_a_batch_is_cut_into_whole_units_as_the_run_does() -> None:
     hosts = [host("a", 40), host("b", 16), host("c", 8)]
     free, units = survey(hosts, batch=24), survey(hosts, batch=24, unit=8)
     assert tuple(predicted(free).shares.values()) == (15, 6, 3)
-    for strategy in ("sync", "allreduce", "ssp"):
+    for strategy in ("sync", "allreduce"):
         assert tuple(predicted(units, strategy).shares.values()) == (16, 8, 0)
     assert predicted(units).term(COMPUTE) == pytest.approx(8 / 16)
 
