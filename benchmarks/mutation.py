@@ -69,7 +69,6 @@ MODULES = {
             ("likely_cuts", "likely_cuts"),
             ("media", "media"),
             ("pipeline", "pipeline"),
-            ("self_check", "self_check"),
             ("served_step", "served_step simulator predictions"),
             ("sharding", "sharding"),
             ("shares", "shares"),
@@ -101,10 +100,6 @@ MODULES = {
     "balance": (
         f"{COORDINATOR}/plan/balance.py",
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
-    ),
-    "pipeline_check": (
-        f"{COORDINATOR}/strategies/pipeline_check.py",
-        (f"{ITS_TESTS}/strategies/test_pipeline_check.py",),
     ),
     "benched": (f"{COORDINATOR}/plan/benched.py", (f"{ITS_TESTS}/plan",)),
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),

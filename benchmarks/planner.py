@@ -34,7 +34,7 @@ from typing import Any
 from benchmarks.lab import Fleet, last_line, open_fleet
 from benchmarks.ours import first_steps
 from remote_agent import protocol
-from remote_agent.planning.self_check import LEAST_PART
+from remote_agent.planning.simulator import LEAST_PART
 from remote_agent.planning.ways import COMPUTE
 from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
@@ -175,11 +175,11 @@ def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
 
 
 def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One run, stopped after so many seconds of steps, or when its plan is corrected."""
+    """One run, stopped after so many seconds of steps."""
     plan: protocol.PlanMade | None = None
     run, begun, error = "", 0.0, ""
     steps: list[protocol.Step] = []
-    corrected = stopped = False
+    stopped = False
     skipped = max(SKIPPED, first_steps(settings["strategy"]))
     with product.start("train", job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
@@ -196,10 +196,8 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
                         pass
                     case protocol.PlanMade() as made:
                         plan = plan or made
-                    case protocol.Replanned():
-                        corrected = True
                     case protocol.Step() as step:
-                        steps += [step] if not corrected else []
+                        steps.append(step)
                         begun = begun or time.monotonic()
                         if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * skipped:
                             stopped = True

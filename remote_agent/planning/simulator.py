@@ -46,6 +46,12 @@ HANDLED = "chunks through threads and processors, by an exchange of a host with 
 CALL = "one call of an actor"
 """Sources of terms."""
 
+LEAST_PART = 0.05
+"""Terms of a smaller part of the step have no ratio: what is left of the step has another cause."""
+
+LEAST_RATIO = 0.2
+"""No term is corrected to less: that would be the noise of computing, and what is 0 once stays 0."""
+
 RING_TOUCHES = 2
 """Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
 
@@ -202,6 +208,37 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     )
     shares = [count * batch for count in counts]
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, sum(shares))
+
+
+# --- Corrected by steps that were made -------------------------------------------------------------------------------
+
+
+def corrected(survey: Survey, way: Way, step_s: float, compute_s: float) -> Survey:
+    """Return the survey with which a step of ``way`` takes as long as it was measured to take.
+
+    A step shows two times, its own and that of the device that computed longest. So computing has a ratio of its own,
+    measured over predicted, and the other terms share one. Where next to nothing was predicted of these, what is left
+    of the step becomes a term by itself.
+
+    Raises:
+        DoesNotFit: the job, into the hosts' memory.
+    """
+    predicted, ratios = predict(survey, way), dict(survey.ratios)
+
+    def multiply(ratio: float, *terms: str) -> None:
+        for name in (ratio_name(way.strategy, term) for term in terms):
+            ratios[name] = ratios.get(name, 1.0) * ratio
+
+    planned_s = predicted.term(COMPUTE)
+    rest_s = predicted.seconds - planned_s
+    if planned_s > 0:
+        multiply(compute_s / planned_s, COMPUTE)
+    if rest_s > LEAST_PART * predicted.seconds:
+        ratio = max(LEAST_RATIO, (step_s - compute_s) / rest_s)
+        multiply(ratio, EXCHANGE, HANDLING, UPDATE, CALLS)
+        return dataclasses.replace(survey, ratios=ratios, other_s=ratio * survey.other_s)
+    without = dataclasses.replace(survey, ratios=ratios, other_s=0.0)
+    return dataclasses.replace(without, other_s=max(0.0, step_s - predict(without, way).seconds))
 
 
 # --- What they have in common ----------------------------------------------------------------------------------------

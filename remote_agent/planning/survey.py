@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from remote_agent.planning.blocks import BYTES_A_NUMBER, DeviceBlocks
@@ -152,20 +152,10 @@ class Survey:
         """The same with these hosts only."""
         return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name in names))
 
-    def now(self, profiles: Mapping[str, DeviceProfile], gone: Collection[str] = ()) -> Survey:
-        """The same with these devices as fast as they are now, and without those that are ``gone``.
-
-        Args:
-            profiles: of devices, by name.
-            gone: names of devices. A host stays without its devices: it may hold a shard.
-        """
-
-        def device(each: Device) -> Device:
-            now = profiles.get(each.name)
-            return each if now is None else dataclasses.replace(each, speed=now.speed, overhead_s=now.overhead_s)
-
+    def without(self, names: Collection[str]) -> Survey:
+        """The same without the devices of these names. A host stays without its devices: it may hold a shard."""
         hosts = tuple(
-            dataclasses.replace(host, devices=tuple(device(each) for each in host.devices if each.name not in gone))
+            dataclasses.replace(host, devices=tuple(each for each in host.devices if each.name not in names))
             for host in self.hosts
         )
         return dataclasses.replace(self, hosts=hosts)

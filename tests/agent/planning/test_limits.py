@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.choice import Limits
-from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.survey import DAY_S, MAX_AGE_DAYS, wire_bytes
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, Prediction, Term, Way
@@ -71,12 +70,7 @@ def test_a_survey_is_old_after_its_days_or_if_it_comes_from_the_future() -> None
     assert {age: made.is_old(1e9 + age * DAY_S) for age in days} == days
 
 
-def test_a_survey_as_it_is_now_has_the_devices_that_are_left_at_their_speeds() -> None:
-    made = survey([host("a", 40, devices=2), host("b", 20)])
-    now = made.now({"a/1": DeviceProfile(9.0, 0.5)}, gone={"b/0"})
-    assert [(each.name, each.speed, each.overhead_s) for each in now.hosts[0].devices] == [
-        ("a/0", 40, 0.0),
-        ("a/1", 9.0, 0.5),
-    ]
-    assert (now.hosts[1].name, now.hosts[1].devices) == ("b", ())
-    assert made.of(["b"]).names == ("b",)
+def test_a_host_without_its_devices_stays() -> None:
+    left = survey([host("a", 40, devices=2), host("b", 20)]).without({"a/0", "b/0"})
+    assert [[device.name for device in each.devices] for each in left.hosts] == [["a/1"], []]
+    assert left.of(["b"]).names == ("b",)

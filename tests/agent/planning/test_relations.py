@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_agent.planning.choice import MARGIN, Choice, Limits, choose
-from remote_agent.planning.simulator import predict
+from remote_agent.planning.simulator import corrected, predict
 from remote_agent.planning.survey import Device, Host, Survey
 from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import COMPUTE, PREDICTED, Way
@@ -143,6 +143,21 @@ def test_what_is_said_of_a_step_adds_up_however_it_was_corrected(fleet: Survey, 
         assert after.seconds == pytest.approx(ratio * before.seconds + other_s)
         assert after.link_s <= after.seconds
         assert max(after.busy_s.values()) == pytest.approx(after.term(COMPUTE))
+
+
+@settings(max_examples=25, deadline=None)
+@given(fleet=fleets(), compute=st.floats(0.2, 4.0), rest_s=st.sampled_from([0.0, 0.1, 5.0]))
+def test_after_a_correction_a_step_is_predicted_to_take_what_it_took(
+    fleet: Survey, compute: float, rest_s: float
+) -> None:
+    for strategy in PREDICTED:
+        way = Way(strategy=strategy, hosts=fleet.names)
+        before = predict(fleet, way)
+        compute_s = compute * before.term(COMPUTE)
+        step_s = compute_s + max(rest_s, before.seconds - before.term(COMPUTE))
+        after = predict(corrected(fleet, way, step_s, compute_s), way)
+        assert after.term(COMPUTE) == pytest.approx(compute_s)
+        assert after.seconds == pytest.approx(step_s, rel=0.06)
 
 
 def test_the_order_of_hosts_makes_no_difference_to_what_is_chosen() -> None:

@@ -25,7 +25,7 @@ HELD = 4 * COPIES * MILLION
 
 
 def of(hosts: Sequence[Host], parameters: int = MILLION, shards: int = 0, codec: str = "fp32") -> dict[str, float]:
-    return sited(survey(hosts, parameters), codec, shards, relays=True)
+    return sited(survey(hosts, parameters), codec, shards)
 
 
 def by_the_product(hosts: Sequence[Host], parameters: int, shards: int) -> dict[str, float] | None:
