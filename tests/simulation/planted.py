@@ -172,7 +172,7 @@ def _remembers() -> Iterator[None]:
 
 BUGS = {
     # REVIEW's 3, 5 and 6, and giving up.
-    "drained and hung": Bug("sync", "which nobody uses", _drained_and_hung, near=2),
+    "drained and hung": Bug("local_sgd_overlap", "which nobody uses", _drained_and_hung, near=195),
     "unheard of": Bug("allreduce", "takes no part at the end", _unheard_of, near=5),
     "heartbeat ends": Bug("sync", "no step for", _heartbeat_ends),
     "given up": Bug("allreduce", "takes no part at the end", _given_up, near=10),

@@ -364,6 +364,10 @@ SELDOM = replace(WAYS["pipeline"], settings={"strategy": "pipeline", "micro_batc
 """Checkpoints are so far apart that none comes by chance."""
 
 
+LATE = Fault(120.0, "slow", "a", 0.1)
+"""A run ends soon after its last fault."""
+
+
 def steps_after(outcome: Outcome, since_s: float, wanted: str) -> tuple[int, str]:
     """Steps from a time to the first event with these words, and that event."""
     since = [event for event in outcome.events if float(event.split()[0]) > since_s]
@@ -372,7 +376,7 @@ def steps_after(outcome: Outcome, since_s: float, wanted: str) -> tuple[int, str
 
 
 def test_a_stage_that_becomes_slow_is_named_within_10_steps() -> None:
-    outcome = simulate(1, [Fault(40.0, "slow", "b", 30.0)], SELDOM)
+    outcome = simulate(1, [Fault(40.0, "slow", "b", 30.0), LATE], SELDOM)
     assert not outcome.wrong, said(outcome)
     named, slow = steps_after(outcome, 40.0, "WorkerSlow")
     assert named <= 10
@@ -382,7 +386,7 @@ def test_a_stage_that_becomes_slow_is_named_within_10_steps() -> None:
 
 
 def test_shares_follow_a_slower_device_within_30_steps() -> None:
-    outcome = simulate(1, [Fault(40.0, "throttle", "b", 0.0)], "sync")
+    outcome = simulate(1, [Fault(40.0, "throttle", "b", 0.0), LATE], "sync")
     assert not outcome.wrong, said(outcome)
     followed, _ = steps_after(outcome, 40.0, "the devices' speeds changed")
     assert followed <= 30
