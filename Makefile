@@ -19,7 +19,7 @@ CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test
 	simulation test_narration.py test_protocol.py test_run_fold.py test_session.py test_settings.py test_text.py \
 	$(addprefix training/,checkpoint data server shared user_code/test_checks.py user_code/test_losses.py wire worker) \
 	$(addprefix training/coordinator/,plan recovery reporting strategies test_background.py test_history.py test_main.py \
-	test_model_size.py test_plan_check.py test_share_balancer.py))
+	test_model_size.py test_share_balancer.py))
 
 # What takes longest of these; `make test` has it.
 SLOW := $(addprefix tests/,fleet/install/test_bootstrap.py fleet/test_login_shells.py fleet/test_purge.py \

@@ -34,8 +34,6 @@ LIMITS = (160, 96, 90)
 STRATEGIES: dict[str, tuple[dict[str, Any], float]] = {
     "sync": ({}, 0.2),
     "allreduce": ({"strategy": "allreduce"}, 0.2),
-    "ssp": ({"strategy": "ssp"}, 1.0),
-    "async": ({"strategy": "async"}, 1.0),
     "local_sgd": ({"strategy": "local_sgd"}, 1.0),
     "local_sgd-overlap": ({"strategy": "local_sgd", "overlap": True}, 1.0),
 }

@@ -45,8 +45,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "sync": {"stream": "network"},
     "memory": {},
     "local_sgd": {"strategy": "local_sgd", "local_steps": 2, "stream": "network"},
-    "ssp": {"strategy": "ssp", "staleness": 2},
-    "async": {"strategy": "async"},
     "allreduce": {"strategy": "allreduce"},
 }
 """Name: the run's settings."""

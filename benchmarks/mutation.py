@@ -66,11 +66,9 @@ MODULES = {
             ("choice", "choice_by_hand"),
             ("cuts", "cuts"),
             ("exchange", "exchange simulator"),
-            ("fairness", "simulator"),
             ("likely_cuts", "likely_cuts"),
             ("media", "media"),
             ("pipeline", "pipeline"),
-            ("self_check", "self_check"),
             ("served_step", "served_step simulator predictions"),
             ("sharding", "sharding"),
             ("shares", "shares"),
@@ -103,10 +101,6 @@ MODULES = {
         f"{COORDINATOR}/plan/balance.py",
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
     ),
-    "pipeline_check": (
-        f"{COORDINATOR}/strategies/pipeline_check.py",
-        (f"{ITS_TESTS}/strategies/test_pipeline_check.py",),
-    ),
     "benched": (f"{COORDINATOR}/plan/benched.py", (f"{ITS_TESTS}/plan",)),
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
@@ -119,10 +113,6 @@ MODULES = {
     "settings": ("remote_agent/settings.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
     "goals": ("remote_agent/goals.py", ("tests/test_goals.py",)),
     "kinds": ("remote_agent/kinds.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
-    **{
-        name: (f"{COORDINATOR}/strategies/{name}.py", (f"{ITS_TESTS}/strategies/test_stale.py",))
-        for name in ("stale_goal", "staleness_clocks")
-    },
     "checkpoint_timer": (
         f"{COORDINATOR}/recovery/checkpoint_timer.py",
         (f"{ITS_TESTS}/recovery/test_checkpoint_timer.py",),
@@ -136,7 +126,6 @@ MODULES = {
         name: (f"{ENGINE}/data/{name}.py", tuple(f"tests/training/data/test_{each}.py" for each in tests.split()))
         for name, tests in (("order", "samplers record"), ("extent", "extent samplers record"), ("record", "record"))
     },
-    "slice_log": (f"{ENGINE}/server/slice_log.py", ("tests/training/server/test_stale_shard.py",)),
     "layout": (f"{ENGINE}/wire/layout.py", ("tests/training/wire/test_layout.py",)),
     "comparing": (f"{ENGINE}/worker/device/comparing.py", ("tests/training/worker/device/test_comparing.py",)),
     "schedule": ("remote_agent/training/shared/schedule.py", ("tests/training/shared/test_schedule.py",)),

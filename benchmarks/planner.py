@@ -34,7 +34,7 @@ from typing import Any
 from benchmarks.lab import Fleet, last_line, open_fleet
 from benchmarks.ours import first_steps
 from remote_agent import protocol
-from remote_agent.planning.self_check import LEAST_PART
+from remote_agent.planning.simulator import LEAST_PART
 from remote_agent.planning.ways import COMPUTE
 from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
@@ -44,7 +44,7 @@ JOBS = {
 }
 """Name on the command line: the job. 0.1, 3 and 17 million parameters."""
 
-WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8", "ssp", "async")
+WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8")
 """With all hosts."""
 
 ALONE, PLAN, CHOSEN = "alone", "plan", "chosen"
@@ -175,11 +175,11 @@ def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
 
 
 def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One run, stopped after so many seconds of steps, or when its plan is corrected."""
+    """One run, stopped after so many seconds of steps."""
     plan: protocol.PlanMade | None = None
     run, begun, error = "", 0.0, ""
     steps: list[protocol.Step] = []
-    corrected = stopped = False
+    stopped = False
     skipped = max(SKIPPED, first_steps(settings["strategy"]))
     with product.start("train", job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
@@ -196,10 +196,8 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
                         pass
                     case protocol.PlanMade() as made:
                         plan = plan or made
-                    case protocol.Replanned():
-                        corrected = True
                     case protocol.Step() as step:
-                        steps += [step] if not corrected else []
+                        steps.append(step)
                         begun = begun or time.monotonic()
                         if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * skipped:
                             stopped = True

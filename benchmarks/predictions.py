@@ -33,8 +33,6 @@ SETS = (HOSTS[:1], HOSTS[:2], HOSTS)
 
 OTHERS: dict[str, dict[str, Any]] = {
     "local_sgd": {"strategy": "local_sgd", "local_steps": 10, "local_batch": 8},
-    "ssp": {"strategy": "ssp"},
-    "async": {"strategy": "async"},
 }
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.models.nf4 import Nf4Linear
+from remote_agent.settings import CODECS
 from remote_agent.training.data import datasets
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.wire import codecs
@@ -159,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         times = turns((functools.partial(both_ways, layer, x),), wait, options.rounds)
         print(f"four-bit layer, {rows} rows: {statistics.median(each[0] for each in times) * 1e3:.2f} ms", flush=True)
     values = torch.randn(NUMBERS, device=device)
-    for name in codecs.CODECS:
+    for name in CODECS:
         encoded = functools.partial(codecs.create(name).encode, values)
         times = turns((encoded, functools.partial(brought, encoded)), wait, options.rounds)
         encode, bring = (statistics.median(each[way] for each in times) * 1e3 for way in (0, 1))

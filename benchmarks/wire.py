@@ -412,7 +412,7 @@ def main() -> None:
         prog="python -m benchmarks.wire", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("--rates", default="100,200", metavar="MBIT,...", help="link rates in Mbit/s")
-    parser.add_argument("--codecs", default="fp32,bf16,int8", help="which of fp32, bf16, int8, topk")
+    parser.add_argument("--codecs", default="fp32,bf16,int8", help="which of fp32, bf16, int8")
     parser.add_argument("--steps", type=int, default=3, help="steps whose median counts, after one that does not")
     parser.add_argument("--no-gloo", action="store_true", help="leave gloo out")
     parser.add_argument("--tls", action="store_true", help="each codec under TLS as well")

@@ -49,8 +49,6 @@ def topic_of(event: protocol.Event) -> str:
             return f"{event.worker} {'as usual' if event.factor >= 1 else 'slow'}"
         case protocol.Rebalanced():
             return f"{event.kind} {event.reason}"
-        case protocol.Replanned() if not event.restarts:
-            return event.kind
         case _:
             return ""
 

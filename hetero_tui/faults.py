@@ -17,7 +17,7 @@ from remote_agent import protocol, wording
 
 LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost"
 COORDINATOR = "coordinator lost"
-NEW_PLAN, STARTED_OVER = "new plan", "started over"
+STARTED_OVER = "started over"
 
 USUAL_NOW = "counts as usual"
 """How a slowdown ends when the device is measured anew: no event tells then when it is as fast as before."""
@@ -143,7 +143,7 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
     last = furthest(run)
     if last is None or event.step <= last.step:
         return run.faults
-    run = replace(run, faults=_ended(run.faults, event.time, lambda fault: fault.word in (NEW_PLAN, STARTED_OVER)))
+    run = replace(run, faults=_ended(run.faults, event.time, lambda fault: fault.word == STARTED_OVER))
     hit = [fault for fault in run.faults if fault.time >= last.time]
     told = next((fault for fault in hit if fault.stall_s is not None and fault.word in _UNTIL_RESUMED), None)
     cost = _cost(run, last, event) if hit else None
@@ -235,18 +235,12 @@ def is_measured_anew(event: protocol.RunResumed) -> bool:
 
 
 def _started_over(run: RunView, event: protocol.RunResumed, time: float) -> Faults:
-    """With a row for a run that starts over though nothing was lost: for a better plan, or since the job asks for it.
+    """With a row for a run that starts over though nothing was lost, since the job asks for it.
 
     It ends with the first new step, which also tells what it cost.
     """
-    plan = run.replanned
-    if plan is not None and plan.restarts and plan.reason == event.cause:
-        what, _, done = plan.reason.rpartition("; ")
-        row = _added(run.faults, time, run.step, event.host, NEW_PLAN, what)
-    else:
-        done = _back(run, event)
-        row = _added(run.faults, time, run.step, event.host, STARTED_OVER, event.cause)
-    return _with(row, replace(row[-1], done=one_line(done, 160)))
+    row = _added(run.faults, time, run.step, event.host, STARTED_OVER, event.cause)
+    return _with(row, replace(row[-1], done=one_line(_back(run, event), 160)))
 
 
 def was_lost(run: RunView, event: protocol.RunResumed) -> bool:

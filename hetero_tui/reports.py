@@ -89,7 +89,6 @@ def runs_document(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str
                 "step": run.step,
                 "loss": run.loss,
                 "step_s": run.step_s,
-                "planned_s": run.planned_s,
                 "predicted_s": run.predicted_s,
                 "started": run.started,
                 "host": host,
@@ -119,10 +118,7 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
 def _step_time(run: protocol.RunSummary) -> str:
     if run.step_s is None:
         return "n/a"
-    planned, predicted = (seconds(value) if value else "" for value in (run.planned_s, run.predicted_s))
-    foreseen = [f"planned {planned}"] if planned and planned != predicted else []
-    foreseen += [f"predicted {predicted}"] if predicted else []
-    return seconds(run.step_s) + (f" ({', '.join(foreseen)})" if foreseen else "")
+    return seconds(run.step_s) + (f" (predicted {seconds(run.predicted_s)})" if run.predicted_s else "")
 
 
 def recording_document(begins: float, ends: float, state: State) -> dict[str, Any]:

@@ -120,9 +120,6 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
             run = replace(run, workers=_workers(run, event.shares), shares_seq=event.seq)
             return run, Level.INFO, f"rebalanced{reason}: {shares}"
-        case protocol.Replanned():
-            level = Level.WARNING if event.restarts else Level.INFO
-            return replace(run, replanned=event), level, f"step {event.step:,}: {event.reason}"
         case protocol.WorkerJoined():
             workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
             return replace(run, workers=workers), Level.GOOD, _joined(run, event)

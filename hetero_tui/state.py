@@ -184,7 +184,6 @@ class RunView:
     plan: protocol.PlanMade | None = None
     step_seconds: float | None = None  # of a step, as measured now; see remote_agent.planning.step_times
     predicted_s: float | None = None  # of a step, as it is predicted now; ``plan`` has what was planned
-    replanned: protocol.Replanned | None = None
     last_event: float | None = None
     away_seconds: float = 0.0
     checkpoint: str = ""
@@ -326,7 +325,6 @@ class State:
                 "away_s": shown.away_seconds,
                 "curve": tuple(loss for _, loss in losses),
                 "step_s": shown.step_seconds,
-                "planned_s": shown.plan.predicted_step_s if shown.plan is not None else None,
                 "predicted_s": shown.predicted_s,
                 "iterations": shown.iterations,
                 "parameters": shown.parameters,

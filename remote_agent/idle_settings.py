@@ -8,13 +8,11 @@ from typing import Any
 from remote_agent.strategies import AUTO, SPECS
 
 NEEDED: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "staleness": ("strategy", ("ssp", AUTO)),
     "shards": ("strategy", (*(spec.name for spec in SPECS.values() if spec.servers), AUTO)),
     "allow": ("strategy", (AUTO, "pipeline")),
     "in_flight": ("strategy", ("pipeline", AUTO)),
     **dict.fromkeys(("local_steps", "local_batch", "overlap", "outer"), ("strategy", ("local_sgd", AUTO))),
     **dict.fromkeys(("outer_learning_rate", "outer_momentum"), ("outer", ("nesterov",))),
-    "topk_fraction": ("codec", ("topk",)),
 }
 """Settings that count only with certain values of another one."""
 

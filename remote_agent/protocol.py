@@ -381,8 +381,8 @@ class RunSummary:
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
-    that a step was measured to take and ``predicted_s`` those predicted, both as of now, and ``planned_s`` those
-    predicted before the first step (:mod:`remote_agent.planning.step_times`); None: not known.
+    that a step was measured to take and ``predicted_s`` those predicted
+    (:mod:`remote_agent.planning.step_times`); None: not known.
     ``script``, ``away_s``: see :class:`RunSpec`.
     """
 
@@ -401,7 +401,6 @@ class RunSummary:
     iterations: int = 0
     parameters: int = 0
     step_s: float | None = None
-    planned_s: float | None = None
     predicted_s: float | None = None
     script: bool = False
     away_s: float = 0.0
@@ -703,25 +702,6 @@ class Rebalanced(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replanned(Event):
-    """Steps took longer, or shorter, than the plan had predicted for a while: what is predicted is corrected.
-
-    Attributes:
-        step: from which on.
-        predicted_step_s: what is predicted now; where the run starts again, by the new plan.
-        ratios: measured over predicted seconds of the step's terms, before this correction.
-        restarts: another plan is better by now, and the run goes on with it, from a checkpoint of the step before.
-    """
-
-    kind: ClassVar[str] = "replanned"
-    step: int
-    reason: str
-    predicted_step_s: float | None = None
-    ratios: dict[str, float] = field(default_factory=dict)
-    restarts: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class WorkerStep:
     """One worker's part of a step: four times that add up to (about) the step's seconds.
 
@@ -746,8 +726,8 @@ class Step(Event):
     ``loss`` is None where it is not a finite number: JSON has no NaN, and an honest blank beats an invented figure.
     ``learning_rate`` is that of the optimizer's first parameter group, ``gradient_norm`` that of the mean gradient,
     before it is clipped; None where the strategy does not know it. ``scalars`` are the job's own figures, which its
-    loss returned beside the loss, over the step's samples. ``planned_s`` is what the run's plan foresaw for
-    ``seconds``, and ``predicted_s`` the same, corrected as said by :class:`Replanned`; None: nothing was.
+    loss returned beside the loss, over the step's samples. ``predicted_s`` is what was predicted of
+    ``seconds``, with these workers; None: nothing was.
     """
 
     kind: ClassVar[str] = "step"
@@ -761,7 +741,6 @@ class Step(Event):
     learning_rate: float | None = None
     gradient_norm: float | None = None
     scalars: dict[str, float | None] = field(default_factory=dict)
-    planned_s: float | None = None
     predicted_s: float | None = None
 
 

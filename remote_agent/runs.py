@@ -60,11 +60,10 @@ def list_runs(folder: Path) -> protocol.RunList:
 def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.RunSummary:
     """How one run stands, from the first and the last lines of its events."""
     first, last, steps = _first_and_last(events)
-    step, loss, seq, planned, predicted = 0, None, 0, None, None
+    step, loss, seq, predicted = 0, None, 0, None
     final: protocol.Event | None = None
     for event in last:
         seq, predicted = event.seq, step_times.predicted_s(predicted, event)
-        planned = step_times.planned_s(planned, event)
         if isinstance(event, protocol.Step):
             step, loss = event.step, event.loss
         elif isinstance(event, protocol.RunResumed):
@@ -100,7 +99,6 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         iterations=first.iterations if isinstance(first, protocol.RunStarted) else 0,
         parameters=first.parameters if isinstance(first, protocol.RunStarted) else 0,
         step_s=step_times.measured_s(steps),
-        planned_s=planned,
         predicted_s=predicted,
         script=spec.script,
         away_s=spec.away_s,

@@ -19,6 +19,7 @@ from remote_agent import job_settings
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
 from remote_agent.kinds import Choice, Range, convert, nearest
+from remote_agent.removed import why_removed
 from remote_agent.setting_pairs import pairs
 from remote_agent.strategies import AUTO, SETTINGS
 
@@ -52,8 +53,8 @@ FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
 OF_ORDERS: Mapping[str, Any] = types.MappingProxyType({"strategy": AUTO})
 """Defaults of a run on the fleet that differ from those of a script."""
 
-CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
-"""Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
+CODECS = ("fp32", "bf16", "int8")
+"""Values of ``codec``; see :mod:`remote_agent.training.wire.codecs`."""
 
 GOALS = ("num_iterations", "epochs")
 """Settings that say how long a run is."""
@@ -126,7 +127,7 @@ class TrainingConfig:
         clip_norm: largest global norm of the gradient, as in ``torch.nn.utils.clip_grad_norm_``; 0: no limit.
         ema_decay: decay of an exponential moving average of the weights (0.999); 0: no average. The average is in every
             checkpoint and in the result's ``ema_model()``. It is updated after each step, with ``local_sgd`` after each
-            round. ``ssp`` and ``async`` have no common steps and do not support it.
+            round.
         precision: of forward and backward: ``fp32``, or autocast to ``bf16`` or ``fp16`` (with loss scaling) on each
             device that supports it; weights, gradients and optimizer stay fp32.
         loss_reduction: how ``loss`` reduces a batch's samples: ``mean`` or ``sum``. ``auto``: the measurement decides,
@@ -150,14 +151,12 @@ class TrainingConfig:
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
         strategy: how the workers train together. ``sync``: exact, with a parameter server. ``allreduce``: exact,
             without a server; also used by ``sync`` for a model that a server can't hold (batch normalisation, dtypes
-            other than float32). ``async``: workers do not wait for each other. ``ssp``: a worker that is more than
-            ``staleness`` slices ahead waits for the slowest. ``local_sgd``: workers exchange weights once a round.
+            other than float32). ``local_sgd``: workers exchange weights once a round.
             ``pipeline``: exact; each device holds some layers of a model that is too large for one device.
             ``auto``: the exact strategy and the machines with the shortest predicted step; ``pipeline`` if the model
             fits on no device.
         allow: ``inexact`` lets ``strategy=auto`` also choose strategies and codecs whose weights differ from those of
             one process, and lets ``pipeline`` choose a codec if this makes a step shorter.
-        staleness: slices that a worker may be ahead of the slowest, with ``ssp``.
         shards: parts of the parameter server, each on a host of its own; 0: the number with the shortest predicted
             step.
         checkpoint_every: steps from one checkpoint to the next; 0: save by time, as ``checkpoint_seconds`` says.
@@ -180,11 +179,9 @@ class TrainingConfig:
             as long.
         stream: how gradients and weights go between workers and servers: ``auto`` uses shared memory on one computer,
             ``network`` never does.
-        codec: encoding of streamed numbers on the network, in both directions: ``fp32``, ``bf16``, ``int8`` or
-            ``topk``. Error feedback corrects what a codec loses, but not for activations and their gradients with
-            ``pipeline``. Shared memory uses no codec.
-        topk_fraction: part of the numbers that ``topk`` sends. The other numbers wait for about 1 / fraction steps, so
-            the learning rate has to be small, or training diverges, above all with ``local_sgd``.
+        codec: encoding of streamed numbers on the network, in both directions: ``fp32``, ``bf16`` or ``int8``. Error
+            feedback corrects what a codec loses, but not for activations and their gradients with ``pipeline``. Shared
+            memory uses no codec.
         local_steps: local steps of the fastest device in a round of ``local_sgd``; the others make as many as take the
             same time.
         local_batch: samples of one local step; 0: ``batch_size`` / devices.
@@ -221,7 +218,6 @@ class TrainingConfig:
     seed: Annotated[int, Range(least=0, most=2**63 - 1)] = 0
     strategy: Annotated[str, Choice(SETTINGS)] = "sync"
     allow: Annotated[str, Choice(ALLOWED)] = "exact"
-    staleness: Whole = 3
     shards: Whole = 0
     checkpoint_every: Whole = 0
     checkpoint_seconds: NotNegative = 5.0
@@ -234,7 +230,6 @@ class TrainingConfig:
     slice_deadline_s: Positive = 60.0
     stream: Annotated[str, Choice(STREAMS)] = "auto"
     codec: Annotated[str, Choice(CODECS)] = "fp32"
-    topk_fraction: Annotated[float, Range(above=0, most=1)] = 0.01
     local_steps: Count = 20
     local_batch: Whole = 0
     overlap: bool = False
@@ -326,6 +321,9 @@ def _read(
     values: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in settings.items():
+        if name not in own and (removed := why_removed(name, value)):
+            mistakes.append(removed)
+            continue
         if known.get(name) is job_settings.ANY or (is_open and name not in known):
             continue
         if name not in known:

@@ -1,7 +1,7 @@
-"""The ways to train together, as one table: what each is called, which classes carry it out, and what it needs.
+"""The strategies, as one table: the name of each, the classes that carry it out, and what it needs.
 
-All that other parts ask about a strategy they ask of its :class:`StrategySpec`. Needs nothing but the standard library:
-the laptop checks settings with it, and the classes are imported where they run.
+Other parts ask a :class:`StrategySpec` and never compare names. This needs nothing but the standard library: the laptop
+checks settings with it, and the classes are imported where they run.
 """
 
 from __future__ import annotations
@@ -19,34 +19,21 @@ class StrategySpec:
 
     Attributes:
         name: as the setting ``strategy`` has it.
-        coordinator: its :class:`~remote_agent.training.coordinator.strategies.base.Strategy`: the class, or
-            ``module:Class``.
-        worker: its :class:`~remote_agent.training.worker.engine.Engine`: the class, or ``module:Class``.
+        coordinator: ``module:Class`` of its :class:`~remote_agent.training.coordinator.strategies.base.Strategy`.
+        worker: ``module:Class`` of its :class:`~remote_agent.training.worker.engine.Engine`.
         servers: the weights are with parameter servers, to which gradients are streamed; else with the workers alone.
-        waits: a step is made once all its slices are there; else each slice is applied as it comes.
         rounds: what is called a step is a round of many local steps, which the job's optimizer makes on each worker.
         split: each worker holds a part of the model, and all of them compute each sample together.
         otherwise: the strategy that gives the same weights for a model that servers can't hold; empty: there is none.
     """
 
     name: str
-    coordinator: str | type
-    worker: str | type
+    coordinator: str
+    worker: str
     servers: bool = True
-    waits: bool = True
     rounds: bool = False
     split: bool = False
     otherwise: str = ""
-
-    @property
-    def batches(self) -> bool:
-        """Whether a step is one batch: the optimizer's steps are those of a plain loop."""
-        return self.waits and not self.rounds
-
-    @property
-    def outlives(self) -> bool:
-        """Whether a step can be ended by another coordinator than the one that issued it, which was killed."""
-        return self.servers and self.waits
 
     @property
     def steps_on_workers(self) -> bool:
@@ -71,18 +58,6 @@ SPECS: dict[str, StrategySpec] = {
             coordinator=f"{_STRATEGIES}.streamed:Streamed",
             worker=f"{_ENGINES}.served:StreamedEngine",
             otherwise="allreduce",
-        ),
-        StrategySpec(
-            name="ssp",
-            coordinator=f"{_STRATEGIES}.stale:Stale",
-            worker=f"{_ENGINES}.served:StaleEngine",
-            waits=False,
-        ),
-        StrategySpec(
-            name="async",
-            coordinator=f"{_STRATEGIES}.stale:Stale",
-            worker=f"{_ENGINES}.served:StaleEngine",
-            waits=False,
         ),
         StrategySpec(
             name="local_sgd",
@@ -116,26 +91,11 @@ SETTINGS = ChainMap({AUTO: _UNTIL_CHOSEN}, SPECS)
 """All values of the setting, by name."""
 
 
-_BUILT_IN = frozenset(SPECS)
-
-
-def register(spec: StrategySpec) -> None:
-    """Have one more: a job's file does so, beside its job, and the workers get it with the job."""
-    SPECS[spec.name] = spec
-
-
-def own() -> tuple[StrategySpec, ...]:
-    """Those that the user's code has registered."""
-    return tuple(spec for spec in SPECS.values() if spec.name not in _BUILT_IN)
-
-
 def spec_of(name: str) -> StrategySpec:
     """The strategy of that name, which the settings have checked; ``auto`` is as ``sync`` until one is chosen."""
     return SETTINGS[name]
 
 
-def _imported(path: str | type) -> Any:
-    if not isinstance(path, str):
-        return path
+def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

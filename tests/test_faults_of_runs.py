@@ -135,33 +135,10 @@ def test_a_slowdown_goes_on_otherwise(other: protocol.Event) -> None:
     assert view.workers[0].slow_factor is not None
 
 
-def planned_anew(reason: str, *, restarts: bool = True) -> protocol.Replanned:
-    return protocol.Replanned(seq=1, time=6.1, step=7, reason=reason, restarts=restarts)
-
-
-def test_a_new_start_for_a_better_plan_is_a_row_with_what_it_cost() -> None:
-    reason = "a step takes 3.0 s, 200% more than planned; planned anew: sync on nas and pi, 1 s a step"
-    view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)), planned_anew(reason))
-    assert view.faults == ()
-    view = folded(view, resumed(time=6.5, step=6, checkpoint="/c", cause=reason, went_back=True))
-    (row,) = view.faults
-    assert (row.word, row.time, row.step, row.host, row.worker) == (faults.NEW_PLAN, 6.1, 6, "pi", "")
-    assert row.what == "a step takes 3.0 s, 200% more than planned"
-    assert row.done == "planned anew: sync on nas and pi, 1 s a step"
-    assert (row.back, row.stall_s) == (None, None)
-    view = folded(view, joined("nas/cpu", 9.0), made(7, 13.0))
-    (row,) = view.faults
-    assert (row.back, row.stall_s) == (13.0, pytest.approx(13.0 - 6.0 - 1.0))
-    assert folded(view, made(8, 14.0)).faults == view.faults
-    quick = folded(RUN, made(1, 1.0), planned_anew(reason))
-    quick = folded(quick, resumed(time=1.5, step=1, checkpoint="/c", cause=reason, went_back=True), made(2, 2.5))
-    assert (quick.faults[0].back, quick.faults[0].stall_s) == (2.5, None)
-
-
 def test_a_run_that_starts_over_for_its_job_is_a_row_too() -> None:
     cause = "a parameter has a gradient in some steps only"
     view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)))
-    view = folded(view, planned_anew("other", restarts=False), resumed(time=6.5, step=4, cause=cause, went_back=True))
+    view = folded(view, resumed(time=6.5, step=4, cause=cause, went_back=True))
     (row,) = view.faults
     assert (row.word, row.what, row.host) == (faults.STARTED_OVER, cause, "pi")
     assert row.done == "back to step 4, 2 steps made again"

@@ -15,7 +15,7 @@ from remote_agent.settings import TrainingConfig
     [
         ({"strategy": "allreduce"}, "shards", True),
         ({"strategy": "pipeline"}, "shards", True),
-        ({"strategy": "ssp"}, "shards", False),
+        ({"strategy": "local_sgd"}, "shards", False),
         ({"strategy": "auto"}, "shards", False),
         ({"strategy": "sync"}, "allow", True),
         ({"strategy": "pipeline"}, "allow", False),

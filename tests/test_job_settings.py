@@ -106,7 +106,7 @@ def test_the_host_fills_them_and_the_configuration() -> None:
         (None, {}, "auto"),
         (TrainingConfig(batch_size=8), {}, "auto"),
         (TrainingConfig(strategy="sync"), {}, "sync"),
-        (TrainingConfig(strategy="ssp"), {"strategy": "allreduce"}, "allreduce"),
+        (TrainingConfig(strategy="local_sgd"), {"strategy": "allreduce"}, "allreduce"),
         (None, {"strategy": "local_sgd"}, "local_sgd"),
     ],
 )

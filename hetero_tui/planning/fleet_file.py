@@ -56,7 +56,6 @@ class FleetFile:
             batch=config.batch_size or self.survey.work.batch,
             clipped=config.clip_norm > 0,
             unit=config.unit,
-            topk_fraction=config.topk_fraction,
         )
         return dataclasses.replace(self.survey, work=work)
 

@@ -14,7 +14,7 @@ from remote_agent.strategies import SPECS
 OF_NO_MATTER = frozenset(
     {
         *("num_iterations", "epochs", "learning_rate", "schedule", "warmup_steps", "ema_decay", "seed", "strategy"),
-        *("allow", "staleness", "shards", "codec", "topk_fraction", "local_steps", "local_batch", "overlap", "outer"),
+        *("allow", "shards", "codec", "local_steps", "local_batch", "overlap", "outer"),
         *("outer_learning_rate", "outer_momentum", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"),
         *("evaluate_every", "keep_best", "early_stopping", "measure_seconds", "rebalance", "slice_deadline_s"),
         *("in_flight", "log_to"),

@@ -49,7 +49,6 @@ NOT_SWEPT = {
     "epochs": "it says how long a trial is: use --set",
     "strategy": "each trial is on one device",
     "shards": "each trial is on one device",
-    "staleness": "each trial is on one device",
     "in_flight": "each trial is on one device",
     "rebalance": "each trial is on one device",
     "slice_deadline_s": "each trial is on one device",

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from remote_agent.planning.codec_sizes import BYTES_A_NUMBER
+BYTES_A_NUMBER = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 512}
+"""Of each codec on the wire."""
+
+LOSSY = tuple(codec for codec in BYTES_A_NUMBER if codec != "fp32")
+"""Codecs that are measured, and tried where the user allows inexact ways and fixed none."""
 
 TRAINED_COPIES = 3.0
 """Numbers beside each trained weight: its gradient, and two that the optimizer remembers, as Adam does."""
@@ -89,4 +93,4 @@ def wire_bytes(block: BlockCost, codec: str) -> float:
     """Bytes of what a block is given, on the wire; a codec of a job's own counts as fp32."""
     if codec == "fp32" or not block.numbers:
         return float(block.boundary)
-    return min(float(block.boundary), BYTES_A_NUMBER.get(codec, 4.0) * block.numbers)
+    return min(float(block.boundary), BYTES_A_NUMBER[codec] * block.numbers)

@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from remote_agent.planning.codec_sizes import LOSSY
+from remote_agent.planning.blocks import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import ALLREDUCE, ASYNC, LOCAL, SSP, SYNC, Prediction, Way
+from remote_agent.planning.ways import ALLREDUCE, LOCAL, SYNC, Prediction, Way
 
 MARGIN = 0.03
 """Part of a step's time below which a predicted difference is none."""
@@ -219,7 +219,7 @@ def _log_spaced(most: int) -> list[int]:
 def _templates(survey: Survey, limits: Limits) -> Iterator[Way]:
     """All ways that the limits allow, without hosts."""
     base = Way(strategy=SYNC, hosts=(), shards=limits.shards, local_batch=limits.local_batch)
-    usable = (SYNC, ALLREDUCE, *((SSP, ASYNC, LOCAL) if limits.inexact else ())) if not limits.strategy else ()
+    usable = (SYNC, ALLREDUCE, *((LOCAL,) if limits.inexact else ())) if not limits.strategy else ()
     for strategy in usable or (limits.strategy,):
         if not survey.work.streamable and strategy != ALLREDUCE:
             if limits.strategy:

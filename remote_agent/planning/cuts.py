@@ -12,7 +12,6 @@ micro-batches that the stage may hold: as many as the simulated step held there,
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -130,20 +129,6 @@ def cut(
     if found is None:
         raise DoesNotFit(_missing(devices, in_flight or 1))
     return found
-
-
-def seconds_of(
-    devices: Sequence[DeviceBlocks],
-    micro_batches: int,
-    links: Links,
-    order: tuple[int, ...],
-    bounds: tuple[int, ...],
-    codec: str,
-    in_flight: int,
-) -> float:
-    """Predicted seconds of a step of a given cut; infinite: it does not fit."""
-    found = _Search(devices, micro_batches, links, codec, in_flight).simulated((order, bounds), in_flight)
-    return math.inf if found is None else found.seconds
 
 
 class _Search:

@@ -118,7 +118,7 @@ class Exchange:
 
         def push(sender: Sender, chunk: int, at: float) -> None:
             owner = self._owners[chunk]
-            amount = wire_bytes(self._codec, self._sizes[chunk], self._survey.work.topk_fraction)
+            amount = wire_bytes(self._codec, self._sizes[chunk])
             self._network.send(agenda, sender.host, owner, amount, at, partial(come, chunk, sender.host))
 
         def update(chunk: int, at: float) -> None:
@@ -128,7 +128,7 @@ class Exchange:
 
         def pull(chunk: int, at: float) -> None:
             owner = self._owners[chunk]
-            amount = wire_bytes(self._codec, self._sizes[chunk], self._survey.work.topk_fraction)
+            amount = wire_bytes(self._codec, self._sizes[chunk])
             for number in range(len(senders)):  # each shard begins with another worker
                 to = (number + chunk) % len(senders)
                 self._network.send(agenda, owner, senders[to].host, amount, at, partial(has, to, owner))

@@ -12,10 +12,10 @@ host is compared by what it sent and received, and hosts that seem to share are 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remote_agent.planning.survey import Host, Survey
+from remote_agent.planning.survey import Host
 
 SHARED = "that hosts share"
 """Name of the medium that was found."""
@@ -69,26 +69,3 @@ def _share(members: Sequence[bool], at_once: Sequence[tuple[float, float]], alon
 def on(host: Host, both: float, medium: float) -> Host:
     """The host on what its link shares; see :class:`Found`."""
     return dataclasses.replace(host, both=both, medium=SHARED if both and medium else "")
-
-
-def measured_again(survey: Survey, at_once: Mapping[str, tuple[float, float]]) -> Survey:
-    """The survey, in which the same links share as before, with what they carry together by now.
-
-    Args:
-        at_once: bytes/s that hosts sent and received while all did, by name; of others nothing is new.
-    """
-    links = {host.computer or host.name: at_once[host.name] for host in survey.hosts if host.name in at_once}
-    sharing = {host.computer or host.name for host in survey.hosts if host.medium == SHARED}
-    medium = sum(sum(links[link]) for link in sharing if link in links)
-    if sharing <= links.keys():
-        media = {**survey.media, SHARED: medium} if sharing else survey.media
-    else:
-        medium, media = survey.media[SHARED], survey.media
-
-    def again(host: Host) -> Host:
-        if host.medium == SHARED:
-            return dataclasses.replace(host, both=medium)
-        is_new = host.both and not host.medium and host.name in at_once
-        return dataclasses.replace(host, both=sum(at_once[host.name])) if is_new else host
-
-    return dataclasses.replace(survey, hosts=tuple(map(again, survey.hosts)), media=media)

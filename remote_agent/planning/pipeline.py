@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote_agent.planning import cuts
-from remote_agent.planning.blocks import DeviceBlocks, need
-from remote_agent.planning.codec_sizes import LOSSY
+from remote_agent.planning.blocks import LOSSY, DeviceBlocks, need
 from remote_agent.planning.cuts import Cut, Links, StageCut
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey

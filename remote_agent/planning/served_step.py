@@ -65,7 +65,7 @@ def _busiest(
 ) -> tuple[float, Exchanged]:
     """A lower bound of a step: the work of each channel and shard, ``after`` the first gradient or not."""
     network, work = Network(survey.hosts, survey.media), survey.work
-    gradient = wire_bytes(_codec(survey, way), work.parameters, work.topk_fraction)
+    gradient = wire_bytes(_codec(survey, way), work.parameters)
     pushing, pulling = _by_host(senders, taking=True), _by_host(senders, taking=False)
     everyone = (sum(pushing.values()), sum(pulling.values()))
     held = {name: parts.get(name, 0.0) for name in survey.names}

@@ -10,9 +10,6 @@ A step is a sum of terms, each with its source (:class:`Term`):
   exchange of each host with itself;
 - ``update``: the optimizer's step, where nothing hides it;
 - ``calls``: of actors, where a step waits for them.
-
-Where no worker waits for the others (``ssp``, ``async``) each channel is shared fairly (max-min) among the workers that
-use it, and a worker is no faster than it computes; with ``ssp`` none is faster than the slowest.
 """
 
 from __future__ import annotations
@@ -24,22 +21,19 @@ from collections.abc import Mapping, Sequence
 
 from remote_agent.planning.channels import Network
 from remote_agent.planning.exchange import Sender
-from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.served_step import grouped, served_step, source, turn
 from remote_agent.planning.shares import split
 from remote_agent.planning.sites import DoesNotFit, check_memory, sited
-from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
+from remote_agent.planning.survey import Device, Host, Survey
 from remote_agent.planning.units import aligned
 from remote_agent.planning.ways import (
     ALLREDUCE,
-    ASYNC,
     CALLS,
     COMPUTE,
     EXCHANGE,
     HANDLING,
     LOCAL,
     OTHER,
-    SSP,
     UPDATE,
     Prediction,
     Term,
@@ -51,6 +45,12 @@ SLOWEST = "the slowest device's slice"
 HANDLED = "chunks through threads and processors, by an exchange of a host with itself"
 CALL = "one call of an actor"
 """Sources of terms."""
+
+LEAST_PART = 0.05
+"""Terms of a smaller part of the step have no ratio: what is left of the step has another cause."""
+
+LEAST_RATIO = 0.2
+"""No term is corrected to less: that would be the noise of computing, and what is 0 once stays 0."""
 
 RING_TOUCHES = 2
 """Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
@@ -71,7 +71,7 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     if not devices:
         raise DoesNotFit("no device computes there")
     check_memory(survey, [device for _, device in devices])
-    make = {ALLREDUCE: _allreduce, LOCAL: _local, SSP: _stale, ASYNC: _stale}
+    make = {ALLREDUCE: _allreduce, LOCAL: _local}
     simple = make.get(way.strategy)
     found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
     terms = tuple(term.times(survey.ratios.get(ratio_name(way.strategy, term.name), 1.0)) for term in found.terms)
@@ -210,57 +210,35 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, sum(shares))
 
 
-# --- Where no worker waits for the others ----------------------------------------------------------------------------
+# --- Corrected by steps that were made -------------------------------------------------------------------------------
 
 
-def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
-    shares = cut(survey, devices)
-    times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
-    parts = _parts(survey, way)
-    taking = [number for number, samples in enumerate(shares) if samples]
-    loads, rates = _loads(survey, way, devices, parts, taking)
-    caps = [1 / (times[number] + survey.call_s + turn(survey)) for number in taking]
-    pace = fair_rates(caps, loads, rates)
-    if way.strategy == SSP:
-        pace = [min(pace)] * len(pace)
-    speed = sum(shares[number] * rate for number, rate in zip(taking, pace, strict=True))
-    seconds = survey.work.batch / speed
-    busy = {
-        name: seconds * sum(load * rate for load, rate in zip(loads[name], pace, strict=True)) / rates[name]
-        for name in loads
-    }
-    compute = survey.work.batch / sum(shares[number] / times[number] for number in taking)
-    terms = (
-        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace"),
-        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links shared fairly; what they don't hide"),
-    )
-    links = {name: value for name, value in busy.items() if name.startswith(("the link", "the medium"))}
-    return _prediction(way, terms, devices, shares, times, parts, links, survey.work.batch)
+def corrected(survey: Survey, way: Way, step_s: float, compute_s: float) -> Survey:
+    """Return the survey with which a step of ``way`` takes as long as it was measured to take.
 
+    A step shows two times, its own and that of the device that computed longest. So computing has a ratio of its own,
+    measured over predicted, and the other terms share one. Where next to nothing was predicted of these, what is left
+    of the step becomes a term by itself.
 
-def _loads(
-    survey: Survey, way: Way, devices: _Devices, parts: Mapping[str, float], taking: Sequence[int]
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """What one slice of each worker asks of each channel, and the channels' rates."""
-    network, work = Network(survey.hosts, survey.media), survey.work
-    update = {host.name: host.update_s for host in survey.hosts}
-    touch = {host.name: host.touch_s for host in survey.hosts}
-    out = wire_bytes(way.codec, work.parameters, work.topk_fraction)
-    back = wire_bytes("bf16" if way.codec != "fp32" else "fp32", work.parameters)
-    loads: dict[str, list[float]] = {}
-    rates: dict[str, float] = {}
-    for position, number in enumerate(taking):
-        host = devices[number][0].name
-        asked: list[tuple[str, float, float]] = []
-        for owner, part in parts.items():
-            asked.append((f"the update on {owner}", 1.0, part * work.parameters * (update[owner] + touch[owner])))
-            if network.are_apart(host, owner):
-                asked += [(each.name, each.rate, out * part) for each in (*network.out[host], *network.into[owner])]
-                asked += [(each.name, each.rate, back * part) for each in (*network.out[owner], *network.into[host])]
-        for name, rate, amount in asked:
-            rates[name] = rate
-            loads.setdefault(name, [0.0] * len(taking))[position] += amount
-    return loads, rates
+    Raises:
+        DoesNotFit: the job, into the hosts' memory.
+    """
+    predicted, ratios = predict(survey, way), dict(survey.ratios)
+
+    def multiply(ratio: float, *terms: str) -> None:
+        for name in (ratio_name(way.strategy, term) for term in terms):
+            ratios[name] = ratios.get(name, 1.0) * ratio
+
+    planned_s = predicted.term(COMPUTE)
+    rest_s = predicted.seconds - planned_s
+    if planned_s > 0:
+        multiply(compute_s / planned_s, COMPUTE)
+    if rest_s > LEAST_PART * predicted.seconds:
+        ratio = max(LEAST_RATIO, (step_s - compute_s) / rest_s)
+        multiply(ratio, EXCHANGE, HANDLING, UPDATE, CALLS)
+        return dataclasses.replace(survey, ratios=ratios, other_s=ratio * survey.other_s)
+    without = dataclasses.replace(survey, ratios=ratios, other_s=0.0)
+    return dataclasses.replace(without, other_s=max(0.0, step_s - predict(without, way).seconds))
 
 
 # --- What they have in common ----------------------------------------------------------------------------------------
@@ -271,7 +249,7 @@ def _parts(survey: Survey, way: Way) -> dict[str, float]:
     given = dict(way.parts)
     if given and set(given) <= set(survey.names):
         return given
-    return sited(survey, way.codec, way.shards, relays=way.strategy not in (SSP, ASYNC))
+    return sited(survey, way.codec, way.shards)
 
 
 def _prediction(

@@ -35,14 +35,14 @@ def check_memory(survey: Survey, devices: Sequence[Device]) -> None:
             )
 
 
-def sited(survey: Survey, codec: str, shards: int, *, relays: bool = False) -> dict[str, float]:
-    """The parts of the parameter server, as the product sites them; with ``relays`` a host's devices are one worker.
+def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
+    """The parts of the parameter server, as the product sites them.
 
     Raises:
         DoesNotFit: the hosts have not the memory.
     """
-    numel, topk = survey.work.parameters, survey.work.topk_fraction
-    amount = wire_bytes(codec, numel, topk)
+    numel = survey.work.parameters
+    amount = wire_bytes(codec, numel)
     traffic = Traffic(gradient=amount, weights=amount, held=sharding.COPIES * 4 * numel)
     places: dict[str, list[Host]] = {}
     for host in survey.hosts:  # where several shards were asked for, each host counts by itself
@@ -53,7 +53,7 @@ def sited(survey: Survey, codec: str, shards: int, *, relays: bool = False) -> d
             lacking = (traffic.held - first.memory) / 1e9
             raise NoRoom(f"{first.name} lacks {lacking:.2f} GB for the parameter server")
         return {first.name: 1.0}
-    sites = [_site(hosts, relays=relays) for hosts in places.values()]
+    sites = [_site(hosts) for hosts in places.values()]
     if len(sites) > MAX_SITES:
         return _many_sites(sites, traffic, shards)
     try:
@@ -73,13 +73,13 @@ def _many_sites(sites: Sequence[Site], traffic: Traffic, shards: int) -> dict[st
     return {site.host: 1 / count for site in chosen}
 
 
-def _site(hosts: Sequence[Host], *, relays: bool) -> Site:
+def _site(hosts: Sequence[Host]) -> Site:
     first = hosts[0]
     half = first.both / 2 if first.both else UNLIMITED
     return Site(
         host=first.name,
         workers=sum(len(host.devices) for host in hosts),
-        peers=sum(min(1, len(host.devices)) for host in hosts) if relays else 0,
+        peers=sum(min(1, len(host.devices)) for host in hosts),
         up=min(first.up or UNLIMITED, half),
         down=min(first.down or UNLIMITED, half),
         memory=first.memory,

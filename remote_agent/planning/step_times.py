@@ -1,7 +1,7 @@
 """The times of a step that all views of a run show: measured, and predicted. Pure.
 
 A run has three of them, and each has one name everywhere: *planned* is the prediction before the first step
-(``PlanMade.predicted_step_s``), *predicted* the prediction of now, which follows corrections and lost or new workers
+(``PlanMade.predicted_step_s``), *predicted* the prediction of now, which follows lost or new workers
 (:func:`predicted_s`), and *measured* what steps take now (:func:`measured_s`).
 """
 
@@ -26,30 +26,15 @@ def measured_s(steps: Sequence[protocol.Step]) -> float | None:
 
 
 def _is_like(step: protocol.Step, newest: protocol.Step) -> bool:
-    """Whether the same workers made both; one may just be tried, which changes no prediction, as no correction them."""
+    """Whether the same workers made both; one may just be tried, which changes no prediction."""
     made, make = ({part.worker for part in each.workers} for each in (step, newest))
     return step.predicted_s == newest.predicted_s or made == make
-
-
-def planned_s(before: float | None, event: protocol.Event) -> float | None:
-    """The planned seconds of a step after one more event of a run; ``before``: until then. None: not known.
-
-    Each step has them, since the plan of a long run is too far from the end of its events to be looked for there.
-    """
-    match event:
-        case protocol.PlanMade():
-            return event.predicted_step_s
-        case protocol.Step() if event.planned_s is not None:
-            return event.planned_s
-        case protocol.RunResumed():
-            return None  # a plan follows
-    return before
 
 
 def predicted_s(before: float | None, event: protocol.Event) -> float | None:
     """The predicted seconds of a step after one more event of a run; ``before``: until then. None: not known."""
     match event:
-        case protocol.PlanMade() | protocol.Replanned():
+        case protocol.PlanMade():
             return event.predicted_step_s
         case protocol.Step() if event.predicted_s is not None:
             return event.predicted_s

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from remote_agent.planning.blocks import DeviceBlocks
-from remote_agent.planning.codec_sizes import BYTES_A_NUMBER
+from remote_agent.planning.blocks import BYTES_A_NUMBER, DeviceBlocks
 from remote_agent.planning.device_profile import DeviceProfile
 
 MAX_AGE_DAYS = 14
@@ -119,7 +118,6 @@ class Work:
     streamable: bool = True
     clipped: bool = False
     unit: int = 0
-    topk_fraction: float = 0.01
     encrypted: bool = False
     micro_batch: int = 0
 
@@ -154,20 +152,10 @@ class Survey:
         """The same with these hosts only."""
         return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name in names))
 
-    def now(self, profiles: Mapping[str, DeviceProfile], gone: Collection[str] = ()) -> Survey:
-        """The same with these devices as fast as they are now, and without those that are ``gone``.
-
-        Args:
-            profiles: of devices, by name.
-            gone: names of devices. A host stays without its devices: it may hold a shard.
-        """
-
-        def device(each: Device) -> Device:
-            now = profiles.get(each.name)
-            return each if now is None else dataclasses.replace(each, speed=now.speed, overhead_s=now.overhead_s)
-
+    def without(self, names: Collection[str]) -> Survey:
+        """The same without the devices of these names. A host stays without its devices: it may hold a shard."""
         hosts = tuple(
-            dataclasses.replace(host, devices=tuple(device(each) for each in host.devices if each.name not in gone))
+            dataclasses.replace(host, devices=tuple(each for each in host.devices if each.name not in names))
             for host in self.hosts
         )
         return dataclasses.replace(self, hosts=hosts)
@@ -182,7 +170,6 @@ class Survey:
         return tuple(host.name for host in self.hosts)
 
 
-def wire_bytes(codec: str, numbers: int, topk_fraction: float = 0.01) -> int:
-    """Bytes of so many numbers on the wire; a codec that is not known counts as fp32."""
-    each = 8 * topk_fraction if codec == "topk" else BYTES_A_NUMBER.get(codec, 4.0)
-    return int(each * numbers)
+def wire_bytes(codec: str, numbers: int) -> int:
+    """Bytes of so many numbers on the wire."""
+    return int(BYTES_A_NUMBER[codec] * numbers)

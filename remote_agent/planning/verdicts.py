@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+from remote_agent.planning.blocks import LOSSY
 from remote_agent.planning.choice import MARGIN, Choice
-from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import (
@@ -23,15 +23,12 @@ from remote_agent.planning.ways import (
     Prediction,
     Way,
 )
-from remote_agent.wording import number, share
+from remote_agent.wording import number
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""
 
 MAX_LOCAL_STEPS = 1000
-
-MANIFOLD = 2
-"""What is so many times another is told as a number of times: its percents would be hard to read."""
 
 _TERMS = {
     EXCHANGE: "the exchange of gradients and weights",
@@ -44,12 +41,6 @@ _TERMS = {
 
 MOST_NAMED = 5
 """Of more hosts of which the same is said, one line tells of all."""
-
-
-def pace(device: str, ratio: float) -> str:
-    """A device with ``ratio`` times its predicted speed: ``b/cpu runs at 30% of its predicted speed``."""
-    times = f"{share(ratio)} of" if ratio < MANIFOLD else f"{number(ratio, 2)} times"
-    return f"{device} runs at {times} its predicted speed"
 
 
 def seconds(value: float) -> str:

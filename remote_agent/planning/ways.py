@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from remote_agent.wording import number
 
-SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local_sgd"
+SYNC, ALLREDUCE, LOCAL = "sync", "allreduce", "local_sgd"
 
 PIPELINE = "pipeline"
 """The model cut by its layers, which is predicted by itself (:mod:`~remote_agent.planning.pipeline`)."""
@@ -16,7 +16,7 @@ PIPELINE = "pipeline"
 EXACT = (SYNC, ALLREDUCE)
 """Strategies with the weights of one process, in fp32."""
 
-PREDICTED = (SYNC, ALLREDUCE, SSP, ASYNC, LOCAL)
+PREDICTED = (SYNC, ALLREDUCE, LOCAL)
 """Strategies that there is a prediction for."""
 
 COMPUTE, EXCHANGE, HANDLING, UPDATE, CALLS = "compute", "exchange", "handling", "update", "calls"

@@ -74,10 +74,6 @@ class TooLarge(JobError, DeviceUnfit):
     """The model does not fit into the memory of its devices or hosts."""
 
 
-class BetterPlan(TrainingError):
-    """Another plan is better now, so the run starts over from a checkpoint that it has just saved."""
-
-
 class PlacementError(TrainingError):
     """A worker or a server can't start on the host or device that was requested."""
 
@@ -154,11 +150,10 @@ class StageLost(WeightsGone):
     """A stage of a pipeline is lost, or its devices changed, so the model is cut again.
 
     Attributes:
-        replanned: no stage is lost, but another cut is better now.
         unmeasured: no stage is lost, but a host was added whose links are not measured.
     """
 
-    replanned = unmeasured = False
+    unmeasured = False
 
 
 class StorageError(TrainingError):

@@ -19,7 +19,6 @@ from remote_agent import protocol, runs
 from remote_agent.planning.step_times import MEASURED_STEPS
 from remote_agent.protocol import (
     Event,
-    Replanned,
     RunFailed,
     RunFinished,
     RunResumed,
@@ -151,14 +150,10 @@ def test_a_run_says_what_its_last_steps_took_and_what_is_predicted(tmp_path: Pat
     assert reports.run_rows((("a", found),))[0][5] == "2 s (predicted 1.5 s)"
     document = reports.runs_document((("a", found),))["runs"][0]
     assert (document["step_s"], document["predicted_s"]) == (2.0, 1.5)
-    planned = [dataclasses.replace(each, planned_s=0.5) for each in steps]
-    assert reports.run_rows((("a", summary(tmp_path, *planned)),))[0][5] == "2 s (planned 500 ms, predicted 1.5 s)"
-    planned = [dataclasses.replace(each, planned_s=1.5) for each in steps]
-    assert reports.run_rows((("a", summary(tmp_path, *planned)),))[0][5] == "2 s (predicted 1.5 s)", "not corrected"
     assert summary(tmp_path, failed(1, 0)).step_s is None
 
 
-@pytest.mark.parametrize("ends", ["with steps", "corrected", "resumed"])
+@pytest.mark.parametrize("ends", ["with steps", "resumed"])
 def test_the_list_of_runs_and_the_run_on_the_screen_have_the_same_times_of_a_step(tmp_path: Path, ends: str) -> None:
     """They were three: the median of all of the later half, the mean with pauses between steps, and a prediction."""
     took = [0.5] * 60 + [0.04, 0.01, 0.02, 0.01, 0.03] * 4
@@ -169,7 +164,6 @@ def test_the_list_of_runs_and_the_run_on_the_screen_have_the_same_times_of_a_ste
     start = RunStarted(seq=1, time=1.0, run="r", job="digits", host="a", parameters=3, iterations=99, batch_size=4)
     last: tuple[Event, ...] = {
         "with steps": (),
-        "corrected": (Replanned(seq=90, time=90.0, step=82, reason="", predicted_step_s=0.017),),
         "resumed": (resumed(90, 81), step(91, 82)),
     }[ends]
     events = (start, *all_steps, *last)
@@ -177,7 +171,7 @@ def test_the_list_of_runs_and_the_run_on_the_screen_have_the_same_times_of_a_ste
     shown = RunView(run="r", job="digits")
     for event in events:
         shown = fold_run(shown, event)[0]
-    expected = {"with steps": (0.02, 0.02), "corrected": (0.02, 0.017), "resumed": (0.1, None)}[ends]
+    expected = {"with steps": (0.02, 0.02), "resumed": (0.1, None)}[ends]
     assert (listed.step_s, listed.predicted_s) == (shown.step_seconds, shown.predicted_s) == expected
 
 

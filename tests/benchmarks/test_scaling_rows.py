@@ -87,10 +87,10 @@ def test_what_is_measured_after_a_row_is_what_comes_before_the_next_one(monkeypa
 def test_parts_that_fit_the_speeds_leave_the_whole_sum_where_a_slice_costs_nothing_beside_its_samples() -> None:
     even = Solo((1.0, 0.5, 0.5), 24, (Alone(2.0, 0.0),) * 3)
     assert allowed(OurWay("sync", {}), even, REFERENCE) == pytest.approx(1.0)
-    assert allowed(OurWay("async", {}), even, REFERENCE) == pytest.approx(1.0)
+    assert allowed(OurWay("alone", {}), even, REFERENCE) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("strategy", ["sync", "allreduce", "ssp", "async", "local_sgd"])
+@pytest.mark.parametrize("strategy", ["sync", "allreduce", "alone", "local_sgd"])
 def test_what_a_slice_costs_beside_its_samples_takes_less_of_the_sum_the_larger_the_batch(strategy: str) -> None:
     reference, way = DeviceProfile(13.0, 0.037), OurWay(strategy, {})
     small = Solo(SPEEDS, 24, (Alone(1.9, 0.07),) * 3)
@@ -108,7 +108,7 @@ def test_local_steps_with_the_whole_batch_are_what_a_host_does_alone() -> None:
 
 def test_a_host_that_is_too_slow_for_a_part_is_missing_in_what_the_cut_allows() -> None:
     crowd = Solo((1.0, 0.01), 2, (Alone(0.2, 0.0),) * 2)
-    for strategy in ("sync", "async"):
+    for strategy in ("sync", "alone"):
         assert allowed(OurWay(strategy, {}), crowd, REFERENCE) == pytest.approx(1 / 1.01)
 
 

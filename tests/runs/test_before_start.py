@@ -130,7 +130,7 @@ async def test_a_host_whose_python_fails_is_left_to_the_run(
     ("settings", "hosts", "refused"),
     [
         ({"shards": "3"}, 2, True),
-        ({"shards": "3", "strategy": "ssp"}, 1, True),
+        ({"shards": "3", "strategy": "local_sgd"}, 1, True),
         ({"shards": "3"}, 3, False),
         ({"shards": "3", "strategy": "allreduce"}, 1, False),
         ({"strategy": "sync"}, 1, False),
@@ -170,8 +170,8 @@ def test_a_unit_that_no_device_may_take_is_refused_before_anything_is_contacted(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"staleness": "3", "strategy": "sync"}, ["staleness=3 has no effect: it counts with strategy=ssp"]),
-        ({"staleness": "3"}, []),
+        ({"local_steps": "3", "strategy": "sync"}, ["local_steps=3 has no effect: it counts with strategy=local_sgd"]),
+        ({"local_steps": "3"}, []),
         ({"outer_momentum": "0.5"}, ["outer_momentum=0.5 has no effect: it counts with outer=nesterov"]),
     ],
 )

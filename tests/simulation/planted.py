@@ -172,12 +172,12 @@ def _remembers() -> Iterator[None]:
 
 BUGS = {
     # REVIEW's 3, 5 and 6, and giving up.
-    "drained and hung": Bug("ssp", "which nobody uses", _drained_and_hung, near=2),
+    "drained and hung": Bug("local_sgd_overlap", "which nobody uses", _drained_and_hung, near=195),
     "unheard of": Bug("allreduce", "takes no part at the end", _unheard_of, near=5),
     "heartbeat ends": Bug("sync", "no step for", _heartbeat_ends),
     "given up": Bug("allreduce", "takes no part at the end", _given_up, near=10),
     # Found by the simulation, and mended.
-    "any of its name": Bug("ssp", "weights of step", _any_of_its_name, near=149),
+    "any of its name": Bug("sync", "weights of step", _any_of_its_name, near=149),
     "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=1620),
     "waits for a repair": Bug(
         "local_sgd_overlap", "no step for", lambda: patch.object(streamed, "REPAIR_S", 3600.0), near=66

@@ -155,9 +155,9 @@ def compared(
         if run.error is not None:
             raise run.error
         assert run.session is not None, "it was trained"
-        assert run.session.plan_basis is not None, "it was planned"
+        assert run.session.survey is not None, "it was planned"
         limits = Limits(strategy=way.settings["strategy"])
-        chosen = choose(run.session.plan_basis.survey, limits).best.way.hosts
+        chosen = choose(run.session.survey, limits).best.way.hosts
     plan = next(fields for _, kind, fields in run.events if kind == "PlanMade")
     steps = [fields for _, kind, fields in run.events if kind == "Step"][SKIPPED:]
     return Compared(

@@ -23,7 +23,6 @@ SMALL, MIDDLE, LARGE = 100_000, 3_000_000, 17_000_000
         ({"strategy": "sync"}, LARGE, LINK_100M, ONE_FAST, 0.03),
         ({"strategy": "sync"}, LARGE, LINK_1G, ONE_FAST, 0.05),
         ({"strategy": "local_sgd", "local_steps": 5, "local_batch": 8}, MIDDLE, LINK_100M, UNEQUAL, 0.03),
-        ({"strategy": "ssp"}, MIDDLE, LINK_100M, UNEQUAL, 0.1),
     ],
 )
 def test_a_step_is_as_predicted(

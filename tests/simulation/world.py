@@ -150,8 +150,6 @@ WAYS = {
             {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH, "overlap": True},
             exact=False,
         ),
-        Way("ssp", {"strategy": "ssp", "staleness": 1}, exact=False),
-        Way("async", {"strategy": "async"}, exact=False),
     )
 }
 
@@ -358,7 +356,7 @@ class World:
             server_host=HOSTS[0],
             host=HOSTS[0],
             folder=self.folder,
-            lasting=spec_of(config.strategy).outlives and not config.overlap,
+            lasting=spec_of(config.strategy).servers and not config.overlap,
         )
 
     def _stops_all(self, fault: Fault) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent.log_lines import stamped
-from remote_agent.protocol import CLUSTER_MARK, PlanMade, Replanned, RunFailed, Share, SliceReissued
+from remote_agent.protocol import CLUSTER_MARK, PlanMade, RunFailed, Share, SliceReissued
 from remote_agent.training.coordinator.journal import in_words
 from remote_agent.training.shared import log_file
 from remote_agent.training.shared.log_file import LogFile
@@ -117,5 +117,3 @@ def test_an_event_in_words_has_no_table_of_figures_and_nothing_that_was_not_said
     assert in_words(plan) == f"{said}, left out c: its link would be the limit"
     failed = RunFailed(seq=3, time=1.0, step=0, host="a", cause="no loss", detail="one\ntwo")
     assert in_words(failed) == "run failed: step 0, host a, cause no loss\n  one\n  two"
-    back = Replanned(seq=4, time=1.0, step=7, reason="slower", ratios={"push": 2.0}, restarts=True)
-    assert in_words(back) == "replanned: step 7, reason slower, restarts"

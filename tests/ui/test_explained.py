@@ -101,7 +101,7 @@ async def test_the_plan_says_what_its_times_are(size, scenarios, open_app) -> No
         await pilot.pause()
         app.redraw()
         said = words_of(app)
-        assert "planned before the run, predicted as corrected by its steps, measured lately" in said
+        assert "planned before the run, predicted for the workers of now, measured lately" in said
         helped = "\n".join(line.plain for line in HelpScreen(app.view).text(app.view(), size[0] - 10))
         for word in ("planned", "predicted", "measured", "fixed", "helps"):
             assert f"\n  {word} " in helped

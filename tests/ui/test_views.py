@@ -16,7 +16,7 @@ from hetero_tui import events as ev
 from hetero_tui.calls import call_for
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.faults import LOST, NEW_PLAN
+from hetero_tui.faults import LOST
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
 from hetero_tui.state import FIRST_STEP, WORKERS, Behind, Fault, Phase, RunView
@@ -155,8 +155,6 @@ def test_a_first_step_takes_at_least_as_long_as_the_plan_says(scenarios) -> None
         ({}, "starting", "Start"),
         ({"history": 90}, "resuming", "Resume"),
         ({"step": 40, "superseded": 1}, "recovering", "Recovery"),
-        ({"step": 40, "superseded": 1, "faults": (NEW_PLAN, None)}, "replanning", "New plan"),
-        ({"step": 40, "superseded": 1, "faults": (NEW_PLAN, 9.0)}, "recovering", "Recovery"),
         ({"step": 40, "superseded": 1, "faults": (LOST, None)}, "recovering", "Recovery"),
     ],
 )
@@ -263,7 +261,7 @@ def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scen
     assert "250 ms" not in rebalanced
 
 
-def test_a_corrected_prediction_stands_beside_what_was_planned(scenarios) -> None:
+def test_a_prediction_for_other_workers_stands_beside_what_was_planned(scenarios) -> None:
     run = scenarios.training().run
     assert "a step predicted 250 ms, measured " in title_of_plan(run, run.plan, 200)
     title = title_of_plan(replace(run, predicted_s=0.9), run.plan, 200)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from hetero_tui.faults import NEW_PLAN
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
@@ -62,14 +61,13 @@ def start_title(state: State) -> str:
         return "History"
     run = _live_run(state)
     word = "starting" if run is None else how_it_starts(run)
-    return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery", "replanning": "New plan"}[word]
+    return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery"}[word]
 
 
 def how_it_starts(run: RunView) -> str:
-    """Whether a run is started, resumed after it had ended, recovers from a fault, or gets a new plan, in a word."""
+    """Whether a run is started, resumed after it had ended, or recovers from a fault, in a word."""
     if run.superseded is not None:
-        is_planned = bool(run.faults) and run.faults[-1].word == NEW_PLAN and run.faults[-1].back is None
-        return "replanning" if is_planned else "recovering"
+        return "recovering"
     return "resuming" if run.step or run.history else "starting"
 
 

@@ -20,7 +20,7 @@ _VIEWS = Key(code=f"1 - {max(VIEWS)}", action="", help=_WAYS)
 _INDENT = 8
 _WORDS = (
     ("planned", "what a step was to take by the run's first plan"),
-    ("predicted", "the same, as the run's steps have corrected it since"),
+    ("predicted", "the same, for the workers that take part now"),
     ("measured", "what the last steps took"),
     ("fixed", "what a step costs a device whatever its share, by the plan"),
     ("helps", "by how much a machine makes the run faster"),

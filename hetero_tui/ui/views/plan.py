@@ -39,7 +39,7 @@ _COLUMNS = (
 )
 
 
-_CAPTION = "Of a step: planned before the run, predicted as corrected by its steps, measured lately."
+_CAPTION = "Of a step: planned before the run, predicted for the workers of now, measured lately."
 _MEANINGS = {"PLANNED": "a share's computing", "FIXED": "what any share takes"}
 """Of columns; said of those that are there."""
 _LEAST_REASONS = FRAME + 2
@@ -88,7 +88,7 @@ class PlanPane(Pane):
 
 
 def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
-    """The strategy, and the times of a step in words that fit: planned, if that was corrected; predicted; measured."""
+    """The strategy, and the times of a step in words that fit; planned only if other workers take part now."""
     predicted, measured = run.predicted_s, run.step_seconds
     planned = plan.predicted_step_s
     times = f"planned {fmt.milliseconds(planned)}, " if planned is not None and predicted != planned else ""
@@ -190,9 +190,6 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
     if bound:
         verb = "was" if run.state.final else "is"
         lines.append(Text.assemble((f"A step {verb} ", palette.foreground), (bound, f"bold {palette.accent}")))
-    if run.replanned is not None:
-        said = f"step {run.replanned.step:,}: {run.replanned.reason}"
-        lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
     step = plan.predicted_step_s
     if step is not None and len(plan.shares) > 1 and not plan.stages:
         said = "All devices are to finish together: a share follows from a device's speed and its fixed time per step."

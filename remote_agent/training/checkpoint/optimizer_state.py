@@ -12,7 +12,7 @@ of an actor before its weights are published or streamed (``serve``, ``begin``, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ States = Mapping[str, Entries]
 
 Shapes = Mapping[str, torch.Size]
 """Shapes of the streamed parameters, in the order of the flat buffer."""
-
-WEIGHTS = "(weights)"
-"""In the place of an entry's name: the weights themselves, where they are kept with what the optimizer remembers."""
 
 _NUMBER = "!"  # after an entry's name: a Python number, not a tensor
 _OWN_DTYPE = "~"  # after an entry's name: its dtype is not its parameter's, and must not become that
@@ -301,17 +298,6 @@ def cut(states: States, shapes: Shapes, begin: int, end: int) -> dict[str, Tenso
             parts = [value.reshape(-1)[part] for value, (_, _, part) in zip(values, pieces, strict=True)]
             result[key] = torch.cat(parts)
     return result
-
-
-def without_weights(state: TrainingState) -> tuple[TrainingState, Tensor | None]:
-    """``state`` without :data:`WEIGHTS`, and these, of shape ``(layout.numel,)``; None: they were not kept."""
-    parts: list[Tensor] = []
-    optimizer: dict[str, Entries] = {}
-    for name, entries in state.optimizer.items():
-        parts += [torch.as_tensor(value).reshape(-1) for key, value in entries.items() if key == WEIGHTS]
-        rest = {key: value for key, value in entries.items() if key != WEIGHTS}
-        optimizer |= {name: rest} if rest else {}
-    return replace(state, optimizer=optimizer), torch.cat(parts) if parts else None
 
 
 def _is_scalar(key: str, values: list[Tensor], shapes: list[torch.Size]) -> bool:

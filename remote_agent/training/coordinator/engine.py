@@ -28,7 +28,6 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.deadlines import JOINING_S, LOOK_S
 from remote_agent.training.errors import (
-    BetterPlan,
     DeviceUnfit,
     JobError,
     LostAtStart,
@@ -117,7 +116,7 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, BetterPlan, DeviceUnfit, *rpc.Lost) as error:
+        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, DeviceUnfit, *rpc.Lost) as error:
             request = starts.after(error, request, progress)
             # The first model is made before the event that the run has started.
             again = again or not isinstance(error, DeviceUnfit) or journal.begun
@@ -160,11 +159,6 @@ class _Starts:
             onward = restart.without_unfit(request, error) or restart.cut(request, error)
             if self._journal.begun:
                 self.report_sent_back(onward, error)
-        elif isinstance(error, BetterPlan):
-            newest = restart.from_newest(request)
-            onward = restart.without_lost(newest, (), _living()) or newest
-            onward = dataclasses.replace(onward, replanned=request.replanned + 1)
-            self.report_sent_back(onward, error)
         else:
             if progress.step:
                 raise error

@@ -128,7 +128,7 @@ class Feed:
             raise JobError("the data gave no sample", hint=job_code.with_unsent("look at the data's own code"))
         if own_batches:
             self._batch = self._batch_end(begin.start, 0) - begin.start
-        whole = own_batches and spec_of(config.strategy).batches
+        whole = own_batches and not spec_of(config.strategy).rounds
         self.notes = ("each step is one batch, as the data yields it",) if whole else ()
         order = FeedOrder(self._batch, begin, self._available, self._batch_end if whole else None)
         return dataclasses.replace(config, batch_size=self._batch), order

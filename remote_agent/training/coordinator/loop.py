@@ -22,7 +22,7 @@ from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
 from remote_agent.training.coordinator.plan import profiles
-from remote_agent.training.coordinator.plan_check import PlanCheck
+from remote_agent.training.coordinator.plan_made import Forecast
 from remote_agent.training.coordinator.recovery import recut, rollback
 from remote_agent.training.coordinator.recovery.backups import Copies
 from remote_agent.training.coordinator.recovery.checkpoint_timer import CheckpointTimer
@@ -98,7 +98,7 @@ def _train(
         "config": dataclasses.asdict(config),
         "optimizer_kind": kind_of(optimizer),
         "trained": flat.trained_as(model),
-        "survey": profiles.encoded(session.plan_basis.survey) if session.plan_basis is not None else "",
+        "survey": profiles.encoded(session.survey) if session.survey is not None else "",
     }
     on_record = request.folder / record.FILE
     with (
@@ -108,16 +108,15 @@ def _train(
         Copies(session, saver) as copies,
     ):
         judge.catch_up(session, request.folder)
-        restorer, timer, checks = Restorer(request.host), CheckpointTimer(session, saver), PlanCheck(session, saver)
+        restorer, timer, forecast = Restorer(request.host), CheckpointTimer(session, saver), Forecast()
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
                     slices.write(report.step, report.slices)
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
-                        predicted = checks.predicted_s(session)
-                        foreseen = {"planned_s": checks.planned_s, "predicted_s": predicted}
-                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, **foreseen)
+                        seconds = forecast.seconds(session)
+                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=seconds)
                     takeover_file.keep(session)
                     samples += report.samples
                     last = report
@@ -137,16 +136,6 @@ def _train(
                         saved, stall_s = report.step, time.monotonic() - began
                     timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
-                    anew = checks.after(session, report, samples)
-                    if anew is not None:
-                        if saved != report.step:
-                            _save(request, model, session, saver, slices, report, samples, head)
-                            saved = report.step
-                        _report_saved(request, session, saver.finish)
-                        if saver.newest is None or not saver.newest.missing:
-                            raise anew
-                        text = f"the plan stays as it is, as the optimizer would start afresh: {saver.newest.missing}"
-                        journal.write(protocol.Notice, step=report.step, host=request.host, text=text)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
                 head.refuse_changed()

@@ -183,7 +183,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         logs=sweep is None,
         commands=spec.commands,
         swept=_swept(sweep) if sweep is not None else (),
-        lasting=spec_of(config.strategy).outlives and not config.overlap and sweep is None,
+        lasting=spec_of(config.strategy).servers and not config.overlap and sweep is None,
     )
     try:
         copies = History(spec.run, folder, spec.host, config.keep_checkpoints, journal)

@@ -103,14 +103,14 @@ def _tried(request: Request, journal: Journal, crashes: Crashes) -> Survey:
 
 
 def _with_blocks(session: Session) -> Survey:
-    plan_basis, members = session.plan_basis, list(session.members)
-    assert plan_basis is not None, "the fleet is known"
+    survey, members = session.survey, list(session.members)
+    assert survey is not None, "the fleet is known"
     try:
         costs = rpc.get_all([member.call("costs") for member in members], SERVER_S)
     except rpc.NoAnswer as error:
         cause = f"a worker was lost after it was measured: {rpc.describe(error)}"
         raise TrainingError(cause, hint="look at the hosts, then plan again") from error
-    return pipeline_plan.with_blocks(plan_basis.survey, session.config, members, costs)
+    return pipeline_plan.with_blocks(survey, session.config, members, costs)
 
 
 if __name__ == "__main__":

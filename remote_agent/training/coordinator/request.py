@@ -34,7 +34,6 @@ class Request:
         logs: workers and servers write logs, in the run's folder on their hosts.
         profile: where measurements are kept for later plans; None: they are not stored.
         commands: offset of the first user command for this run; None: those after its start.
-        replanned: how often the run started over for a better plan.
         given: names of the settings of ``--set``.
         swept: names of the settings in which the trials of a sweep differ, if this is one of them.
         held: what the job's loss reads of the job's own values, as the workers get them.
@@ -58,7 +57,6 @@ class Request:
     logs: bool = False
     profile: profiles.Place | None = None
     commands: int | None = None
-    replanned: int = 0
     small: tuple[tuple[DeviceSpec, str], ...] = ()
     moving: bool = False
     notes: tuple[str, ...] = ()

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from remote_agent.goals import Watched
 from remote_agent.planning import shares
-from remote_agent.planning.choice import Limits
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
@@ -50,25 +49,6 @@ class OpenStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanBasis:
-    """The data of the run's plan, for comparison with the run's steps.
-
-    Attributes:
-        survey: measurements of all hosts before the run.
-        pause_s: seconds that the run's setup took.
-        place: where measurements of the fleet are kept; None: nowhere.
-        replanned: how often the run started over for a better plan.
-    """
-
-    survey: Survey
-    hosts: tuple[str, ...]
-    limits: Limits
-    pause_s: float
-    place: Place | None = None
-    replanned: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Takeover:
     """The state of a coordinator that took over a run from a killed one.
 
@@ -96,19 +76,10 @@ class KeepSchedule:
     Attributes:
         copy_due: the shards' state is copied after this step; ``recovery.backups`` sets it.
         checkpoint_due: a checkpoint by time is saved after this step; ``recovery.checkpoint_timer`` sets it.
-        check_due: the plan is compared with new measurements after this step; ``plan_check`` sets it.
     """
 
     copy_due: int | None = None
     checkpoint_due: int | None = None
-    check_due: int | None = None
-
-    def postpone(self, first: int, to: int) -> None:
-        """Move everything that is due from step ``first`` on and before ``to`` to step ``to``."""
-        if self.copy_due is not None and first <= self.copy_due < to:
-            self.copy_due = to
-        if self.checkpoint_due is not None and first <= self.checkpoint_due < to:
-            self.checkpoint_due = to
 
 
 @dataclass
@@ -141,7 +112,8 @@ class Session:
         validation: the validation data; None: there is none.
         crashes: the record of the user's calls that killed workers.
         plateau: ``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none.
-        plan_basis: the data of the run's plan; None: unknown.
+        survey: measurements of all hosts before the run; None: unknown.
+        profile: where they are kept; None: nowhere.
         first_weights: weights of the whole model, by name, for strategies that give each worker only a part.
     """
 
@@ -169,7 +141,8 @@ class Session:
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
-    plan_basis: PlanBasis | None = None
+    survey: Survey | None = None
+    profile: Place | None = None
     first_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -197,12 +170,6 @@ class Session:
             return False
         return self.order.until(taken + 1) > taken
 
-    def samples_left(self, step: int, taken: int, samples: int) -> int:
-        """Number of samples of the run after ``step``, which had ``samples`` and used the order up to ``taken``."""
-        if self.order.limit is not None:
-            return max(0, self.order.limit - taken)
-        return max(0, self.config.num_iterations - step) * samples
-
     def saves(self, step: int, begin: int, end: int) -> bool:
         """Whether a checkpoint, copy or evaluation is made after ``step``; its state is then kept until its report.
 
@@ -210,8 +177,7 @@ class Session:
             begin: the position of its first sample.
             end: the position after its last one.
         """
-        due = (self.keeping.copy_due, self.keeping.check_due)
-        return self.is_checkpoint(step) or step in due or self.is_evaluated(step, begin, end)
+        return self.is_checkpoint(step) or step == self.keeping.copy_due or self.is_evaluated(step, begin, end)
 
     def is_evaluated(self, step: int, begin: int, end: int) -> bool:
         """Whether the weights after ``step`` are evaluated; the arguments are those of :meth:`saves`."""
@@ -220,16 +186,6 @@ class Session:
         if self.config.evaluate_every:
             return step % self.config.evaluate_every == 0
         return self.order.epoch_end(begin) <= end
-
-    def next_evaluation(self, after: int) -> int | None:
-        """The next evaluated step after step ``after``, in steps of one batch; None: there is none."""
-        if self.validation is None or (self.source.size is None and not self.config.evaluate_every):
-            return None
-        if self.config.evaluate_every:
-            return (after // self.config.evaluate_every + 1) * self.config.evaluate_every
-        order = self.order
-        end = order.epoch_end(order.span(after + 1)[0])
-        return order.done - (order.start - end) // order.batch
 
     def is_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is made after ``step``."""

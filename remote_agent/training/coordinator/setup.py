@@ -11,7 +11,6 @@ from torch import nn
 
 from remote_agent import protocol
 from remote_agent.models.errors import CannotCut
-from remote_agent.planning.limits import limits_of
 from remote_agent.protocol import CONTROL_FILE
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
@@ -45,7 +44,7 @@ from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.processes.measure import Candidate, measure, share_cores
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import EvaluationRecord, PlanBasis, Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets, held_model
@@ -274,7 +273,8 @@ def opened(
         evaluations=EvaluationRecord(resuming.watched(known.found, config)),
         plateau=optimizer.plateau,
         rates=rates,
-        plan_basis=_plan_basis(request, planned, time.monotonic() - known.began),
+        survey=planned.whole,
+        profile=request.profile,
         first_weights=flat.carried(model),
     )
     if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
@@ -381,17 +381,3 @@ def _only(
         if number not in kept:
             workers.end(candidate.actor)
     return [candidates[number] for number in kept], measured.of(kept), there.of(hosts)
-
-
-def _plan_basis(request: Request, planned: RunPlan, pause_s: float) -> PlanBasis | None:
-    """The data of the run's plan; ``pause_s``: seconds that the setup took."""
-    if planned.whole is None:
-        return None
-    return PlanBasis(
-        survey=planned.whole,
-        hosts=planned.hosts or planned.whole.names,
-        limits=limits_of(request.config),
-        pause_s=pause_s,
-        place=request.profile,
-        replanned=request.replanned,
-    )

@@ -26,7 +26,6 @@ from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import EXACT, Codecs
-from remote_agent.training.wire.codecs import BFloat16
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
@@ -90,18 +89,15 @@ def _stream(
     members: Sequence[WorkerHandle],
     there: ShardHosts,
 ) -> Path:
-    stale = not spec_of(config.strategy).waits
-    memory = config.stream == "auto" and not stale
-    chosen = codecs.create(config.codec, topk_fraction=config.topk_fraction)
-    # Without common steps there are no differences between them to send: weights go whole, rounded at most.
-    wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
+    memory = config.stream == "auto"
+    chosen = codecs.create(config.codec)
+    wanted = Codecs(chosen, chosen)
     numel = sum(plan.groups)
     where = siting.site(config, numel, wanted, there)
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted
     layout = plan_layout(plan.groups, where.parts, sharding.chunk_numbers(numel, len(where.parts)))
-    relays = not stale and layout.shards > 1
-    relay_hosts = _relay_hosts(numel, members, where, there) if relays else frozenset[str]()
+    relay_hosts = _relay_hosts(numel, members, where, there) if layout.shards > 1 else frozenset[str]()
     stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory, relay_hosts=relay_hosts)
     try:
         entry = serve(stream, shards)
@@ -185,8 +181,6 @@ def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) ->
         return (f"codec={config.codec} has no effect: through shared memory numbers go as they are, fp32",)
     if agreed is EXACT:
         return (f"codec={config.codec} has no effect: no network lies between workers and shard, numbers go as fp32",)
-    if not spec_of(config.strategy).waits:
-        return (f"codec={config.codec} over the network for gradients; weights go as {agreed.weights.name}",)
     exact = "; gradients through shared memory stay fp32" if MEMORY in kinds else ""
     return (f"codec={config.codec} over the network, gradients and weights{exact}",)
 

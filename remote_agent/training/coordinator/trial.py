@@ -2,7 +2,7 @@
 
 Threads and processes wait for each other, processors compute, sum and send at once, and the coordinator works too. On a
 busy machine this takes many times the sum of the parts. So the predictions of all ways to train are corrected by the
-times of steps with all machines (``self_check``).
+times of steps with all machines (``simulator.corrected``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from remote_agent.planning import self_check
-from remote_agent.planning.self_check import Seen, SelfCheck
+from remote_agent.planning.simulator import corrected
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import EXACT, Prediction
 from remote_agent.strategies import spec_of
@@ -51,7 +50,7 @@ def to_try(config: TrainingConfig, survey: Survey) -> Prediction | None:
     return None if found is None or (SKIPPED + LEAST_STEPS) * found.seconds > TRIAL_S else found
 
 
-def used(made: Sequence[Seen]) -> Sequence[Seen]:
+def used(made: Sequence[float]) -> Sequence[float]:
     """The steps that count: where they take so much longer than predicted that there are few, even the first ones."""
     return made[SKIPPED:] or made
 
@@ -76,24 +75,26 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
         session: before its first step, with all machines.
         tell: called with the progress.
     """
-    plan_basis = session.plan_basis
-    assert plan_basis is not None, "the fleet is known"
-    survey, way = plan_basis.survey, surveying.way_of(session.config, plan_basis.survey)
+    survey = session.survey
+    assert survey is not None, "the fleet is known"
+    way = surveying.way_of(session.config, survey)
     predicted = to_try(session.config, survey)
     if predicted is None:
         return survey
-    made: list[Seen] = []
+    seconds: list[float] = []
+    computing: list[float] = []
     tell(f"trying steps of {way.strategy} with all of them")
     deadline = time.monotonic() + TRIAL_S
     session = dataclasses.replace(session, stopping=lambda: time.monotonic() > deadline)
     try:
         for report in spec_of(way.strategy).strategy()().steps(session):
             if report.samples == predicted.samples and report.workers:  # an epoch's last one may be shorter
-                computing = max(worker.compute_s for worker in report.workers)
-                made.append(Seen(seconds=report.seconds, compute_s=computing))
-            if len(made) >= SKIPPED + STEPS or is_certain([step.seconds for step in made[SKIPPED:]]):
+                seconds.append(report.seconds)
+                computing.append(max(worker.compute_s for worker in report.workers))
+            if len(seconds) >= SKIPPED + STEPS or is_certain(seconds[SKIPPED:]):
                 break
     except TrainingError as error:  # such as machines that only one of the ways can't use together
         LOG.info("no steps were tried: %s", error)
-    found = SelfCheck(predicted=predicted, seen=tuple(used(made)))
-    return self_check.corrected(survey, way, found.median)[0] if found.seen else survey
+    if not seconds:
+        return survey
+    return corrected(survey, way, statistics.median(used(seconds)), statistics.median(used(computing)))

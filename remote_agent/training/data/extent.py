@@ -109,11 +109,11 @@ def of_loader(
         size,
         config.batch_size,
         count=config.epochs,
-        whole=spec_of(config.strategy).batches,
+        whole=not spec_of(config.strategy).rounds,
         done=begin.done,
         start=begin.start,
     )
-    if spec_of(config.strategy).batches and config.epochs:
+    if config.epochs and not spec_of(config.strategy).rounds:
         config = dataclasses.replace(config, num_iterations=begin.done + max(1, order.steps_left()))
     else:
         config = _with_steps(config, begin.done, begin.start, order.limit)
@@ -169,7 +169,7 @@ def _with_steps(config: TrainingConfig, done: int, start: int, limit: int | None
 def _check_own_batches(config: TrainingConfig, loader: DataLoader[Any]) -> None:
     """Raise a ``JobError`` where a batch sampler's batches can't be the steps."""
     name = samplers.name_of(loader)
-    if not spec_of(config.strategy).batches:
+    if spec_of(config.strategy).rounds:
         raise JobError(
             f"strategy={config.strategy} has no steps that could be the batches of the batch_sampler {name}",
             hint="use strategy=sync or strategy=allreduce, or a sampler in the place of the batch_sampler",

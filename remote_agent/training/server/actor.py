@@ -24,15 +24,13 @@ from numpy.typing import NDArray
 from remote_agent.goals import Watched
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import WEIGHTS, Fragment, Resumption
+from remote_agent.training.checkpoint.optimizer_state import Fragment, Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.server.relay import Relay, RelayServer
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
-from remote_agent.training.server.stale_server import StaleServer
-from remote_agent.training.server.stale_shard import StaleShard
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared import dataplane, flat, log_file, schedule, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
@@ -60,7 +58,7 @@ class ParameterServer(LinkEnd):
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._watchdog: CoordinatorWatchdog | None = None
-        self._streams: list[ShardServer | StaleServer | SharedMemoryServer] = []
+        self._streams: list[ShardServer | SharedMemoryServer] = []
 
     def open(
         self, blob: bytes, state: bytes, config: TrainingConfig, options: Chosen | None = None
@@ -109,12 +107,10 @@ class ParameterServer(LinkEnd):
         failure = self.ping()
         if failure is not None:
             return failure
-        assert isinstance(self._shard, Shard), "its strategy has common steps"
         return self._shard.begun_step()
 
     def steps(self) -> frozenset[int]:
         """The steps that this shard's chunks have made; see :meth:`Shard.steps`."""
-        assert isinstance(self._shard, Shard), "its strategy has common steps"
         return self._shard.steps()
 
     def place(self) -> str:
@@ -151,20 +147,15 @@ class ParameterServer(LinkEnd):
             done = self._resumed.step
             shared = SharedWeights(layout, weights, done) if shares_memory else None
             keep = shared.keep if shared else None
-            shard: Shard | StaleShard
-            if not spec_of(self._config.strategy).waits:
-                shard = StaleShard(layout, number, weights, update, codecs, batch=self._config.batch_size, step=done)
-            else:
-                shard = Shard(layout, number, weights, update, codecs, most_norm=most_norm, step=done, keep=keep)
+            shard = Shard(layout, number, weights, update, codecs, most_norm=most_norm, step=done, keep=keep)
             for chunk in shard.chunks:
                 part = layout.chunks[chunk]
                 update.load_state(chunk, self._resumed.of_chunk(self._shapes, part.begin, part.end))
             self._shard, self._update = shard, update
-            here = ray.util.get_node_ip_address()
-            network = ShardServer(shard, secret, here) if isinstance(shard, Shard) else StaleServer(shard, secret, here)
+            network = ShardServer(shard, secret, ray.util.get_node_ip_address())
             self._streams.append(network)
             LOG.info("serves shard %d of %d from step %d on, process %d", number + 1, layout.shards, done, os.getpid())
-            if shared is not None and isinstance(shard, Shard):
+            if shared is not None:
                 self._streams.append(SharedMemoryServer(shard, shared))
         except OSError as error:
             cause = f"the parameter server can't listen: {error}"
@@ -211,18 +202,12 @@ class ParameterServer(LinkEnd):
         """Continue after ``resumed.step``; call it before :meth:`serve`, which gets the weights."""
         self._resumed = resumed
 
-    def snapshot(self, weights: bool = False) -> None:
-        """Keep the optimizer's current state, between two steps; see :mod:`.optimizer_state`.
-
-        Args:
-            weights: also keep the weights; for a shard of ``ssp`` or ``async``.
-        """
+    def snapshot(self) -> None:
+        """Keep the optimizer's current state, between two steps; see :mod:`.optimizer_state`."""
         held = []
         for number in self._shard.chunks:
-            chunk, entries = self._shard.layout.chunks[number], self._update.state(number)
-            if weights and isinstance(self._shard, StaleShard):
-                entries = {**entries, WEIGHTS: self._shard.weights(number)}
-            held.append(Fragment(begin=chunk.begin, end=chunk.end, entries=entries))
+            chunk = self._shard.layout.chunks[number]
+            held.append(Fragment(begin=chunk.begin, end=chunk.end, entries=self._update.state(number)))
         self._held = tuple(held)
 
     def snapshot_taken(self) -> tuple[Fragment, ...]:

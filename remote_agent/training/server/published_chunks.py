@@ -18,13 +18,40 @@ from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import AllFetched, Frame, Item, WholeChunk
 
 
-class HeldChunks:
-    """The chunks that one shard holds; ``chunks``: their numbers, in order."""
+def in_own_pages(tensor: Tensor) -> Tensor:
+    """Copy into separate pages, which return to the system as soon as the last worker has the data.
 
-    def __init__(self, layout: Layout, number: int, codecs: Codecs) -> None:
+    The allocator would keep them for the thread that made them, which adds up with a thread for each worker.
+    """
+    pages = mmap.mmap(-1, tensor.nbytes)
+    return torch.frombuffer(pages, dtype=tensor.dtype).copy_(tensor)
+
+
+class Listener(Protocol):
+    """A worker's outbox."""
+
+    def put(self, item: Item) -> None:
+        """Send this after all earlier items."""
+
+
+class PublishedChunks:
+    """See the module. The methods may be called from any thread.
+
+    Args:
+        step: the number of steps in the weights.
+
+    Attributes:
+        chunks: the numbers of the shard's chunks, in order.
+    """
+
+    def __init__(self, layout: Layout, number: int, codecs: Codecs, step: int) -> None:
         self.layout, self.number, self.codecs = layout, number, codecs
         self.chunks = layout.by_shard[number]
         self._held = frozenset(self.chunks)
+        self._latest: dict[int, Frame] = {}
+        self._published = dict.fromkeys(self.chunks, step)
+        self._listeners: list[Listener] = []
+        self._publishing = threading.Lock()
 
     @property
     def longest(self) -> int:
@@ -42,37 +69,6 @@ class HeldChunks:
         if header.codec != self.codecs.gradients.code:
             raise MalformedFrame(f"a gradient in codec {header.codec}, not {self.codecs.gradients.name}")
         return self.codecs.gradients.size(self.layout.chunks[header.chunk].numel)
-
-
-def in_own_pages(tensor: Tensor) -> Tensor:
-    """Copy into separate pages, which return to the system as soon as the last worker has the data.
-
-    The allocator would keep them for the thread that made them, which adds up with a thread for each worker.
-    """
-    pages = mmap.mmap(-1, tensor.nbytes)
-    return torch.frombuffer(pages, dtype=tensor.dtype).copy_(tensor)
-
-
-class Listener(Protocol):
-    """A worker's outbox."""
-
-    def put(self, item: Item) -> None:
-        """Send this after all earlier items."""
-
-
-class PublishedChunks(HeldChunks):
-    """See the module. The methods may be called from any thread.
-
-    Args:
-        step: the number of steps in the weights.
-    """
-
-    def __init__(self, layout: Layout, number: int, codecs: Codecs, step: int) -> None:
-        super().__init__(layout, number, codecs)
-        self._latest: dict[int, Frame] = {}
-        self._published = dict.fromkeys(self.chunks, step)
-        self._listeners: list[Listener] = []
-        self._publishing = threading.Lock()
 
     @abstractmethod
     def contribute(self, header: Header, payload: Tensor, scratch: Tensor) -> bool:

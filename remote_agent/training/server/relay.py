@@ -25,14 +25,13 @@ from remote_agent.training.server.published_chunks import Listener, PublishedChu
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.sums import ChunkSum
 from remote_agent.training.wire.agreement import EXACT, Codecs
-from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.client import ExchangeClient, Exchanging
 from remote_agent.training.wire.deadlines import CLOSE_S, RECONNECT_PAUSE_MOST_S
 from remote_agent.training.wire.errors import ExchangeError, FellBehind, MalformedFrame
-from remote_agent.training.wire.exchanging import Exchanging
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import Frame
-from remote_agent.training.wire.steps import Contribution, NewWeights
+from remote_agent.training.wire.steps import Contribution
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class Relay(PublishedChunks):
         self._fetching: list[Listener] = []
         self._turn = threading.Lock()  # for the three below, and to send sums
         self._sums: dict[tuple[int, int, int], _Summed] = {}
-        self._exchange: Exchanging[NewWeights] | None = None
+        self._exchange: Exchanging | None = None
         self._early: list[tuple[Header, _Summed]] = []
         self._closed = threading.Event()
         self._client: ExchangeClient | None = None
@@ -220,7 +219,7 @@ class Relay(PublishedChunks):
             for listener in fetching:
                 self.send_whole(listener)
 
-    def _go_on(self, exchange: Exchanging[NewWeights]) -> None:
+    def _go_on(self, exchange: Exchanging) -> None:
         """Send the complete sums of a step whose exchange is open now, and drop those of earlier steps."""
         with self._turn:
             self._exchange = exchange
@@ -250,7 +249,7 @@ class Relay(PublishedChunks):
 
 
 class RelayServer(ShardServer):
-    """Serve a :class:`Relay` to the workers of its host; see :class:`Service`."""
+    """Serve a :class:`Relay` to the workers of its host; see :class:`ShardServer`."""
 
     def __init__(self, relay: Relay, token: bytes, host: str) -> None:
         super().__init__(relay, token, host)

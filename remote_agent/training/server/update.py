@@ -48,25 +48,17 @@ class OptimizerUpdate:
         parameter = nn.Parameter(weights)
         self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
 
-    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
-        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
-
-        ``weight`` is this step's part of a whole step, by which the learning rate is multiplied.
-        """
+    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten)."""
         parameter, optimizer = self._chunks[chunk]
         if self._options is not None:
             changed = self._options(self._layout.chunks[chunk].group, step)
             for group in optimizer.param_groups:
                 group.update(changed)
-        usual = [group["lr"] for group in optimizer.param_groups] if weight != 1 else []
-        for group, rate in zip(optimizer.param_groups, usual, strict=False):
-            group["lr"] = rate * weight
         parameter.grad = gradient
         optimizer.step()
         parameter.grad = None
         self._average.update((parameter,))
-        for group, rate in zip(optimizer.param_groups, usual, strict=False):
-            group["lr"] = rate
 
     def state(self, chunk: int) -> Mapping[str, Tensor]:
         """The optimizer's state for the chunk, by name."""

@@ -112,11 +112,6 @@ class LinkEnd:
             self._listener = None
 
 
-def survey_seconds(hosts: int) -> float:
-    """About how long :func:`survey` takes."""
-    return (1 + min(MAX_ROUNDS, max(0, hosts - 1))) * LINK_S
-
-
 def survey(hosts: Sequence[str], actors: Sequence[Actor], *, alone: bool = False) -> tuple[LinkRates, ...]:
     """Measure the links between hosts, within :data:`LINK_ANSWER_S` a question.
 

@@ -202,41 +202,6 @@ class StreamedResult(Result):
         return max(0.0, self.pushed - self.stamps.entered - self.compute_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StaleTask:
-    """A slice that waits for no others; ``own.index`` is its number in the run, from 1.
-
-    Weights that hold all slices up to ``needs`` are fresh enough for it, and so are any that are fetched after it was
-    issued (see ``strategies.staleness_clocks``). It is issued ``again`` if another worker may have sent a part of its
-    gradient.
-    """
-
-    own: Slice
-    needs: int = 0
-    again: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StaleResult(Result):
-    """A slice that waited for no others is applied on all shards.
-
-    Attributes:
-        loss: mean over its samples.
-        compute_s: fetching the samples, forward, backward.
-        push_s: until its gradient was on its way.
-        pull_s: from then until all fresh weights were here, and before it, where it had to wait for fresher weights.
-        bytes_out: sent since the result before.
-        bytes_in: received since then.
-    """
-
-    loss: float
-    compute_s: float
-    push_s: float
-    pull_s: float
-    bytes_out: int
-    bytes_in: int
-
-
 @dataclass(frozen=True)
 class NotBegun:
     """A lost slice was not computed: its step has not begun here. Ask again; what is asked meanwhile is done before."""

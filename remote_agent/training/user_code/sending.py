@@ -24,7 +24,6 @@ from typing import Any
 
 from ray import cloudpickle
 
-from remote_agent import strategies
 from remote_agent.training.shared import own_devices
 from remote_agent.training.user_code import class_rebuilding, importing, inert, job_code, side_effects, unsendable
 from remote_agent.training.user_code.ownership import is_users_own
@@ -91,7 +90,7 @@ def _packed(factory: Any, module: ModuleType | None, way: int) -> bytes:
         elif name in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.unregister_pickle_by_value(each)
     values = _values(module) if module is not None and imported is not None else {}
-    user_made = cloudpickle.dumps((strategies.own(), own_devices.KINDS, side_effects.patches(), factory, values))
+    user_made = cloudpickle.dumps((own_devices.KINDS, side_effects.patches(), factory, values))
     return pickle.dumps((job_code.sent(), _sources(own), side_effects.state(), imported, user_made))
 
 
@@ -118,12 +117,10 @@ def loads(blob: bytes) -> Any:
         inert.from_now_on()
         job_code.enter_there(sent)
     module = _imported(imported) if imported is not None else None
-    own, kinds, patches, factory, values = cloudpickle.loads(user_made)
+    kinds, patches, factory, values = cloudpickle.loads(user_made)
     if module is not None:
         vars(module).update(values)
     side_effects.put(patches)
-    for spec in own:
-        strategies.register(spec)
     own_devices.KINDS.update(kinds)
     return factory
 

@@ -12,10 +12,6 @@ One flat float32 buffer is cut into chunks (``layout``). Each worker has one con
 (``server.update``, ``server.shard``), and streams the chunk to all workers (``outbox``, ``server.shard_server``). No
 chunk waits for a whole step, so every link is busy in both directions from the first chunk to the last.
 
-For ``ssp`` and ``async``, ``server.stale_shard``, ``server.stale_server`` and ``stale_client`` replace their
-synchronous counterparts: a slice's gradient is applied when it arrives, and answered with new weights.
-``server.service`` is the network service of both kinds of shard.
-
 ``frames`` describes the bytes, ``handshake`` the authentication. This package needs torch, but not Ray: a shard runs in
 any process.
 """

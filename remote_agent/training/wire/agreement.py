@@ -10,12 +10,6 @@ from remote_agent.training.wire.codecs import Codec, Float32
 from remote_agent.training.wire.errors import MalformedFrame
 from remote_agent.training.wire.layout import Layout
 
-MARK = b"|stale"
-"""What the signature of both ends has at its end: a worker of a synchronous run is refused."""
-
-
-_PROBE = 1 << 12  # numbers; distinguishes different fractions of topk
-
 
 @dataclass(frozen=True)
 class Codecs:
@@ -26,8 +20,7 @@ class Codecs:
 
     def signature(self, layout: Layout) -> bytes:
         """Bytes that are the same at both ends of a connection if they agree on the cut and the codecs."""
-        sizes = f"{self.gradients.size(_PROBE)},{self.weights.size(_PROBE)}"
-        return layout.digest + f"{self.gradients.name},{self.weights.name},{sizes}".encode()
+        return layout.digest + f"{self.gradients.name},{self.weights.name}".encode()
 
 
 EXACT = Codecs(Float32(), Float32())

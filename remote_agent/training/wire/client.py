@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Self
 
+import torch
 from torch import Tensor
 
+from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.agreement import Codecs, decode
 from remote_agent.training.wire.codecs import Codec
-from remote_agent.training.wire.deadlines import FETCH_S
-from remote_agent.training.wire.errors import ExchangeError, FellBehind, StepIncomplete
-from remote_agent.training.wire.exchanging import Exchanging
+from remote_agent.training.wire.deadlines import FETCH_S, STEP_S
+from remote_agent.training.wire.errors import ExchangeError, FellBehind, MalformedFrame, StepIncomplete
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.link import Link, Worker
 from remote_agent.training.wire.outbox import Frame
-from remote_agent.training.wire.shard_links import ShardLinks
-from remote_agent.training.wire.steps import Contribution, NewWeights
+from remote_agent.training.wire.steps import Contribution, NewWeights, Timings
 
 MAX_EARLY = 2
 """Number of steps after the last complete one whose weights are kept here. The others do not wait for a worker without
@@ -26,15 +31,18 @@ a slice, and steps are submitted ahead, so they may finish two steps before it b
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
 
 
-class ExchangeClient(ShardLinks[NewWeights]):
+class ExchangeClient(Worker):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:
+        addresses: (host, port) of each shard, in the layout's order.
+        token: the cluster's secret.
         step: the step whose weights this worker already has, bitwise as the shards have them; None: it has to
             :meth:`fetch`.
 
     Attributes:
         step: the newest step whose weights are complete here; None before :meth:`fetch`.
+        residual: the error of the gradient codec so far; None: there is none yet, or the codec needs no feedback.
     """
 
     def __init__(
@@ -45,12 +53,43 @@ class ExchangeClient(ShardLinks[NewWeights]):
         codecs: Codecs,
         step: int | None = None,
     ) -> None:
-        super().__init__(layout, addresses, token, codecs)
+        self.residual: Tensor | None = None
+        self.layout, self._codecs = layout, codecs
+        self._changed = threading.Condition(threading.RLock())
+        self._failure: ExchangeError | None = None
+        self._links = []
+        for number, (chunks, address) in enumerate(zip(layout.by_shard, addresses, strict=True)):
+            if chunks:
+                longest = 4 * max(layout.chunks[chunk].numel for chunk in chunks)
+                longest = max(longest, max(codecs.weights.size(layout.chunks[chunk].numel) for chunk in chunks))
+                self._links.append(Link(self, number, chunks, longest, address, token))
         self.step = step
-        self._now: Exchanging[NewWeights] | None = None
+        self._now: Exchanging | None = None
         self._fetching: Fetching | None = None
         self._early: list[tuple[Header, Tensor]] = []
         self._norms: dict[int, dict[int, float]] = {}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Connect to all shards, in the background."""
+        for link in self._links:
+            link.start()
+
+    def abandon(self) -> None:
+        """Wake the threads that wait here, without waiting, from any thread; the run continues with other shards."""
+        self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
+        for link in self._links:
+            link.close(0.0)
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
 
     # --- For the trainer ---------------------------------------------------------------------------------------------
 
@@ -86,7 +125,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 self._keep(header, payload)
             return fetching.step or 0
 
-    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging[NewWeights]:
+    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging:
         """Open the exchange of ``step``, which is the one after :attr:`step`. New weights arrive from now on.
 
         Args:
@@ -118,6 +157,10 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 self._keep(header, payload)
             return self._now
 
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     # --- For a step's exchange ---------------------------------------------------------------------------------------
 
     def wait(self, incoming: NewWeights, deadline: float) -> None:
@@ -137,6 +180,28 @@ class ExchangeClient(ShardLinks[NewWeights]):
             self._now = None
         for link in self._links:
             link.forget_gradients()
+
+    @property
+    def gradient_codec(self) -> Codec:
+        return self._codecs.gradients
+
+    def feedback_for(self, gradient: Tensor) -> Tensor:
+        if self.residual is None:
+            self.residual = torch.zeros_like(gradient)
+        return self.residual
+
+    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
+        for link in self._links:
+            own = [chunk for chunk in chunks if self.layout.owners[chunk] == link.number]
+            if own:
+                link.push(contribution, own)
+
+    def bytes_moved(self) -> tuple[int, int]:
+        moved = [link.bytes_moved() for link in self._links]
+        return sum(out for out, _ in moved), sum(into for _, into in moved)
+
+    def last_sent(self) -> float:
+        return max((link.last_sent for link in self._links), default=0.0)
 
     # --- For the links -----------------------------------------------------------------------------------------------
 
@@ -163,6 +228,40 @@ class ExchangeClient(ShardLinks[NewWeights]):
     def awaited(self) -> NewWeights | None:
         now = self._now
         return None if now is None else now.incoming
+
+    def has(self, step: int, chunk: int) -> bool:
+        incoming = self.awaited()
+        return incoming is None or incoming.step != step or incoming.has[chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        incoming = self.awaited()
+        return None if incoming is None else incoming.memory(header)
+
+    def arrived(self, header: Header) -> None:
+        incoming = self.awaited()
+        if incoming is not None and incoming.awaits(header):
+            incoming.arrived(header)
+            self.wake_if_whole(incoming)
+
+    def wake_if_whole(self, incoming: NewWeights) -> None:
+        if incoming.whole:
+            with self._changed:
+                self._changed.notify_all()
+
+    def payload_size(self, header: Header) -> int:
+        if header.chunk >= len(self.layout.chunks):
+            raise MalformedFrame(f"there is no chunk {header.chunk}")
+        numel = self.layout.chunks[header.chunk].numel
+        if header.kind is Kind.WHOLE:
+            return 4 * numel
+        if header.codec != self._codecs.weights.code:
+            raise MalformedFrame(f"weights in codec {header.codec}, not {self._codecs.weights.name}")
+        return self._codecs.weights.size(numel)
+
+    def failed(self, error: ExchangeError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
 
     def take(self, header: Header, payload: Tensor) -> None:
         incoming = self.awaited()
@@ -215,6 +314,90 @@ class ExchangeClient(ShardLinks[NewWeights]):
             self.step = None
             self._early.clear()
             self._changed.notify_all()
+
+
+class Exchanging:
+    """The exchange of one step, from :meth:`ExchangeClient.begin` until :meth:`finish` returns.
+
+    Attributes:
+        contributed: the slices that this worker sends.
+    """
+
+    def __init__(self, carrier: ExchangeClient, incoming: NewWeights, slices: int, samples: int) -> None:
+        self.contributed: tuple[Contribution, ...] = ()
+        self.incoming = incoming
+        self._carrier, self._slices, self._samples = carrier, slices, samples
+        self._begun = time.monotonic()
+        self._bytes = carrier.bytes_moved()
+
+    def is_cut(self, slices: int, samples: int) -> None:
+        """Say so late how many slices and samples the step has; before the first contribution."""
+        self._slices, self._samples = slices, samples
+
+    def contribute(
+        self,
+        index: int,
+        gradient: Tensor,
+        weight: float | None = None,
+        *,
+        part: Part = WHOLE,
+        feedback: bool = True,
+    ) -> Contribution:
+        """Send a slice's gradient as it is offered. A worker may send any number of slices, also none.
+
+        Args:
+            index: the slice's number, from 0.
+            gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; do not change it
+                before :meth:`finish` has returned.
+            weight: weight of its samples in the step's mean; None: the same for every slice.
+            part: the part of the slice; a relay sums the parts.
+            feedback: False for a slice of which another worker may have sent a part: chunks that are not counted must
+                not leave an error for error feedback.
+        """
+        layout, codec = self._carrier.layout, self._carrier.gradient_codec
+        if gradient.shape != (layout.numel,) or gradient.dtype != torch.float32:
+            raise ValueError(f"a gradient is one flat float32 buffer of {layout.numel} numbers")
+        residual = self._carrier.feedback_for(gradient) if codec.feedback and feedback else None
+        about = Header(
+            Kind.GRADIENT,
+            step=self.incoming.step,
+            slice=index,
+            slices=self._slices,
+            samples=self._samples,
+            weight=equal_weight(self._samples, self._slices) if weight is None else weight,
+            part=part.number,
+            parts=part.of,
+        )
+        contribution = Contribution(layout, about, gradient, codec, residual)
+        contribution.ready = partial(self._carrier.push, contribution)
+        self.contributed = (*self.contributed, contribution)
+        return contribution
+
+    def finish(self, deadline: float = STEP_S) -> Timings:
+        """Wait until all new weights are here.
+
+        Raises:
+            StepIncomplete: they did not arrive within ``deadline`` seconds; the exchange stays open, so that the
+                missing slice can be contributed and :meth:`finish` called again.
+            FellBehind: the shards continued without this worker.
+            ShardUnreachable: a shard is gone.
+        """
+        self._carrier.wait(self.incoming, deadline)
+        now = time.monotonic()
+        begun = min((one.begun for one in self.contributed if one.begun is not None), default=None)
+        pushed = self._begun if begun is None else min(max(self._carrier.last_sent(), begun), now)
+        before, after = self._bytes, self._carrier.bytes_moved()
+        return Timings(
+            push_s=0.0 if begun is None else pushed - begun,
+            pull_s=now - pushed,
+            bytes_out=after[0] - before[0],
+            bytes_in=after[1] - before[1],
+        )
+
+
+def equal_weight(samples: int, slices: int) -> float:
+    """The weight of each slice if all have the same; together they weigh as much as the samples."""
+    return samples / max(1, slices)
 
 
 # --- The whole weights, for a worker that joins ----------------------------------------------------------------------

@@ -6,7 +6,6 @@ name   bytes a number       what is lost
 fp32   4                    nothing
 bf16   2                    rounding to 8 significant bits
 int8   1 + 4/512 = 1.008    rounding to 1/254 of the largest magnitude among 512 neighbours (symmetric, one scale each)
-topk   8 x fraction         all but the ``fraction`` of numbers that are largest in magnitude
 ====== ==================== =================================================================================
 
 A number that is not finite stays visible: its decoded value is not finite either (with ``int8`` the whole block of
@@ -20,19 +19,13 @@ the same payload to bitwise the same numbers.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from remote_agent.settings import CODECS as CODECS
-
 INT8_BLOCK = 512
 """Numbers that share a scale."""
-
-DEFAULT_TOPK_FRACTION = 0.01
 
 _SCALE = (1 - 2**-22) / 127  # a little less than 1/127: the largest float32 must not decode to infinity
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it, 1/scale would overflow
@@ -128,64 +121,12 @@ class BlockInt8:
             target.mul_(own.unsqueeze(1))
 
 
-class TopK:
-    """Sends the ``fraction`` of numbers with the largest magnitude, at least one; the others decode to zero.
-
-    Payload: the positions (int32), then the numbers. See Stich et al., "Sparsified SGD with memory", NeurIPS 2018.
-    """
-
-    name, code, lossy, feedback = "topk", 3, True, True
-
-    def __init__(self, fraction: float = DEFAULT_TOPK_FRACTION) -> None:
-        if not 0 < fraction <= 1:
-            raise ValueError(f"the fraction of numbers that topk keeps is above 0 and at most 1, not {fraction}")
-        self.fraction = fraction
-
-    def size(self, count: int) -> int:
-        return 8 * self._kept(count)
-
-    def _kept(self, count: int) -> int:
-        return min(count, math.ceil(self.fraction * count))
-
-    def encode(self, values: Tensor) -> Tensor:
-        # torch orders NaN above all numbers, so it is among those kept.
-        positions = values.abs().topk(self._kept(len(values)), sorted=False).indices
-        return torch.cat((positions.to(torch.int32).view(torch.uint8), values[positions].view(torch.uint8)))
-
-    def decode(self, payload: Tensor, out: Tensor) -> None:
-        kept = self._kept(len(out))
-        positions = payload[: 4 * kept].view(torch.int32).to(torch.int64)
-        if kept and not 0 <= int(positions.min()) <= int(positions.max()) < len(out):
-            raise ValueError(f"a position outside of {len(out)} numbers")
-        out.zero_()
-        out[positions] = payload[4 * kept :].view(torch.float32)
+_BY_NAME: dict[str, Codec] = {codec.name: codec for codec in (Float32(), BFloat16(), BlockInt8())}
 
 
-def create(name: str, *, topk_fraction: float = DEFAULT_TOPK_FRACTION) -> Codec:
-    """Make the codec of that name; raises ValueError if there is none, or the fraction is invalid."""
-    made = _MADE.get(name)
-    if made is None:
-        raise ValueError(f"there is no codec {name!r}; there are {', '.join(CODECS)}")
-    return made(topk_fraction)
-
-
-_MADE: dict[str, Callable[[float], Codec]] = {
-    "fp32": lambda _: Float32(),
-    "bf16": lambda _: BFloat16(),
-    "int8": lambda _: BlockInt8(),
-    "topk": TopK,
-}
-
-
-def register(name: str, make: Callable[[], Codec]) -> None:
-    """Add a codec; a job's file calls this, and the codec is sent to workers and servers with the run.
-
-    Args:
-        name: the value of the setting ``codec``.
-        make: makes the codec. It has this ``name``, and a ``code`` that no other codec has.
-    """
-    _MADE[name] = lambda _: make()
-    CODECS[name] = None
+def create(name: str) -> Codec:
+    """Return the codec of that name; raises KeyError if there is none."""
+    return _BY_NAME[name]
 
 
 def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor) -> Tensor:

@@ -22,10 +22,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WholeChunk:
-    """A queue entry that sends the whole chunk in its state at that moment; ``asked``: the number of the FETCH."""
+    """A queue entry that sends the whole chunk in its state at that moment."""
 
     chunk: int
-    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +32,7 @@ class AllFetched:
     """A queue entry after the last of the whole chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A queue entry that answers slice ``slice`` with the chunk in its state at that moment.
-
-    It is for a shard that answers each worker separately. Waiting entries take no memory for weights, so slow workers
-    cost nothing.
-    """
-
-    chunk: int
-    slice: int
-
-
-Item = Frame | WholeChunk | AllFetched | Answer
+Item = Frame | WholeChunk | AllFetched
 
 
 class Outbox:

@@ -15,7 +15,7 @@ from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import decode
 from remote_agent.training.wire.codecs import Codec
 from remote_agent.training.wire.frames import Header, Kind
-from remote_agent.training.wire.layout import Chunk, Layout
+from remote_agent.training.wire.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,31 +104,37 @@ class Contribution:
         return codecs.encode_with_feedback(self._codec, values, self._residual[chunk.begin : chunk.end]).cpu()
 
 
-class IncomingWeights:
-    """Arriving weights; each chunk counts once.
+class NewWeights:
+    """The arriving weights after ``step``; each chunk counts once. With a lossy codec, differences arrive.
 
     Args:
-        step: the number of the step, of the slice that they answer, or of the pull.
-        out: gets the weights: float32, shape ``(layout.numel,)``.
+        weights: the weights of the step before, float32, shape ``(layout.numel,)``; read only.
+        out: gets the new weights; other memory of the same shape.
 
     Attributes:
         has: for each chunk, whether it has arrived.
         here: called with each chunk once it has arrived, by a thread that receives.
     """
 
-    def __init__(self, layout: Layout, step: int, codec: Codec, out: Tensor) -> None:
-        if out.shape != (layout.numel,) or out.dtype != torch.float32 or not out.is_contiguous():
-            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
+    def __init__(self, layout: Layout, step: int, codec: Codec, weights: Tensor, out: Tensor) -> None:
+        for buffer in (weights, out):
+            if buffer.shape != (layout.numel,) or buffer.dtype != torch.float32 or not buffer.is_contiguous():
+                raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
+        if layout.numel and weights.data_ptr() == out.data_ptr():
+            raise ValueError("new weights need a buffer of their own: a lost slice is computed with the old ones")
         self.step = step
         self.has = [False] * len(layout.chunks)
         self.here: Callable[[int], None] = lambda _chunk: None
         self._missing = len(layout.chunks)
-        self._layout, self._codec, self._out = layout, codec, out
+        self._layout, self._codec, self._weights, self._out = layout, codec, weights, out
         self._lock = threading.Lock()
 
     @property
     def whole(self) -> bool:
         return not self._missing
+
+    def goes_to(self, out: Tensor) -> bool:
+        return self._out.data_ptr() == out.data_ptr()
 
     def awaits(self, header: Header) -> bool:
         """Whether the frame is still missing here."""
@@ -151,13 +157,14 @@ class IncomingWeights:
         payload = payload.to(target.device)
         if header.kind is Kind.WHOLE:
             target.copy_(payload.view(torch.float32))
+        elif not self._codec.lossy:
+            decode(self._codec, payload, target)
         else:
-            self._decode(chunk, payload, target)
+            difference = torch.empty_like(target)
+            decode(self._codec, payload, difference)
+            # A separate addition on every device, since a fused one would round only once.
+            torch.add(self._weights[chunk.begin : chunk.end], difference, out=target)
         self.arrived(header)
-
-    def _decode(self, chunk: Chunk, payload: Tensor, target: Tensor) -> None:
-        del chunk
-        decode(self._codec, payload, target)
 
     def arrived(self, header: Header) -> None:
         """Mark the frame's chunk as arrived."""
@@ -167,31 +174,3 @@ class IncomingWeights:
             self.has[header.chunk] = True
             self._missing -= 1
         self.here(header.chunk)
-
-
-class NewWeights(IncomingWeights):
-    """The weights after ``step``; with a lossy codec, differences arrive.
-
-    Args:
-        weights: the weights of the step before, float32, shape ``(layout.numel,)``; read only. ``out`` is other memory.
-    """
-
-    def __init__(self, layout: Layout, step: int, codec: Codec, weights: Tensor, out: Tensor) -> None:
-        super().__init__(layout, step, codec, out)
-        if weights.shape != out.shape or weights.dtype != torch.float32 or not weights.is_contiguous():
-            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
-        if layout.numel and weights.data_ptr() == out.data_ptr():
-            raise ValueError("new weights need a buffer of their own: a lost slice is computed with the old ones")
-        self._weights = weights
-
-    def goes_to(self, out: Tensor) -> bool:
-        return self._out.data_ptr() == out.data_ptr()
-
-    def _decode(self, chunk: Chunk, payload: Tensor, target: Tensor) -> None:
-        if not self._codec.lossy:
-            super()._decode(chunk, payload, target)
-            return
-        difference = torch.empty_like(target)
-        decode(self._codec, payload, difference)
-        # A separate addition on every device, since a fused one would round only once.
-        torch.add(self._weights[chunk.begin : chunk.end], difference, out=target)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.agreement import EXACT, Codecs
-from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.client import ExchangeClient, Exchanging
 from remote_agent.training.wire.endpoint import StreamInfo, place
-from remote_agent.training.wire.exchanging import Exchanging
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
-from remote_agent.training.wire.steps import NewWeights, Timings
+from remote_agent.training.wire.steps import Timings
 from remote_agent.training.worker.gradients import Offer
 
 
@@ -121,7 +120,7 @@ class NetworkChannel:
         self._client = ExchangeClient(layout, addresses, secret, codecs, step=step)
         self._client.start()
         self._numel = layout.numel
-        self._now: Exchanging[NewWeights] | None = None
+        self._now: Exchanging | None = None
         self._whole_at: float | None = None
         self._fetched = 0
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,13 +19,10 @@ from remote_agent.training.checkpoint.optimizer_state import (
 )
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat, schedule
-from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import (
     Failed,
     NotBegun,
     ShardLinkDown,
-    StaleResult,
-    StaleTask,
     StreamedAnswer,
     StreamedTask,
     WorkerStatus,
@@ -35,12 +30,10 @@ from remote_agent.training.shared.messages import (
 from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
 from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.wire.endpoint import StreamInfo
-from remote_agent.training.wire.stale_client import StaleClient
-from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
+from remote_agent.training.worker.channels import Channel, open_channel
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.engine import Engine, Parts, unusable
 from remote_agent.training.worker.local_rounds import LocalRounds
-from remote_agent.training.worker.stale import StaleSteps
 from remote_agent.training.worker.streamed import Streaming
 
 LOG = logging.getLogger(__name__)
@@ -54,25 +47,18 @@ class KeptState:
     inner: States
 
 
-Steps = TypeVar("Steps", Streaming, StaleSteps)
-
-
-class Served(Engine, Generic[Steps]):
-    """What the engines here have in common; ``way`` is an :class:`StreamInfo`."""
+class StreamedEngine(Engine):
+    """Steps that all workers make together; ``way`` is a :class:`StreamInfo`."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._kept: dict[int, KeptState] = {}
-        self._steps: Steps | None = None
+        self._steps: Streaming | None = None
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> Streaming:
         assert self._steps is not None, "the worker has joined"
         return self._steps
-
-    @abstractmethod
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Steps, str]:
-        """Connect, with the ``first`` weights; also returns the kind of channel."""
 
     def join(self, way: StreamInfo, late: bool = False) -> str | Failed:
         parameters = flat.trained(self.parts.model)
@@ -82,14 +68,15 @@ class Served(Engine, Generic[Steps]):
         for parameter in parameters.values():
             parameter.grad = None
         try:
-            self._steps, kind = self._begin(way, first, late)
+            channel = open_channel(way, first, None if late else self.resumed.step)
+            self._steps = self._over(way, channel)
         except TrainingError as error:
             return Failed.of(error)
         except NotPortable as error:
             return unusable(error)
         self.parts.compute.on_repeat = self.steps.again
-        LOG.info("joined over %s; shards: %d", kind, len(way.shards))
-        return kind
+        LOG.info("joined over %s; shards: %d", channel.kind, len(way.shards))
+        return channel.kind
 
     @property
     def computed(self) -> int:
@@ -155,14 +142,6 @@ class Served(Engine, Generic[Steps]):
         self.assignments.forget()
         return self.join(way)
 
-
-class StreamedEngine(Served[Streaming]):
-    """Steps that all workers make together."""
-
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
-        channel = open_channel(entry, first, None if late else self.resumed.step)
-        return self._over(entry, channel), channel.kind
-
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
         return Streaming(self.parts.model, entry.plan, channel, self.parts.compute)
 
@@ -207,32 +186,3 @@ class LocalEngine(StreamedEngine):
         into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
         own = (self.optimizer, options, parts.config.clip_norm)
         return LocalRounds(parts.model, entry.plan, channel, parts.compute, *own)
-
-
-class StaleEngine(Served[StaleSteps]):
-    """Slices that wait for no others."""
-
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[StaleSteps, str]:
-        del first, late  # it fetches them
-        parts = self.parts
-        client = StaleClient(entry.layout, [shard.address for shard in entry.shards], entry.secret, entry.codecs)
-        own = (parts.config.clip_norm, self.resumed.step)
-        steps = StaleSteps(parts.model, entry.plan, client, parts.compute, *own)
-        return steps, NetworkChannel.kind
-
-    def compute(self, task: StaleTask) -> None:
-        self.steps.compute(task)
-
-    def exchange(self, number: int) -> StaleResult | Failed | ShardLinkDown:
-        """Exchange the gradient of that slice, and tell how it went; see :meth:`StaleSteps.exchange`."""
-        return self.answered(self.steps.exchange(number))
-
-    def enter(self, step: int) -> None:
-        del step  # it takes part from now on
-        self.steps.enter()
-
-    def weights(self) -> Payload:
-        return self.steps.weights()
-
-    def renew(self) -> None:
-        self.weights()  # all have the same then: every slice is applied

@@ -12,7 +12,7 @@ import pytest
 
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks, Tied, need
 from remote_agent.planning.channels import Network
-from remote_agent.planning.cuts import Cut, Links, _Search, cut, least_seconds, seconds_of
+from remote_agent.planning.cuts import Cut, Links, cut, least_seconds
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.stage_flow import Flow, StageLoad, flow
 from remote_agent.planning.survey import Host, Survey, Work
@@ -175,18 +175,6 @@ def test_links_are_those_that_were_measured() -> None:
     assert Links.of(known) == Links(hosts=hosts, media={"wifi": 3.0}, call_s=0.5)
 
 
-def test_a_given_cut_is_predicted_as_one_that_was_found() -> None:
-    devices, links = _equal(3, 1), _all(1e12, 3, latency_s=0.2)
-    found = cut(devices, 16, links)
-    order = tuple(stage.device for stage in found.stages)
-    assert seconds_of(devices, 16, links, order, found.bounds, "fp32", found.in_flight) == found.seconds
-    # On one device: 16 times three blocks of 150 ms.
-    assert seconds_of(devices, 16, links, (1,), (0, 3), "fp32", 1) == pytest.approx(7.2)
-    tight = [replace(each, room=30.0) for each in devices]  # a block's 1 byte held and 4 given, twice: 30 of all three
-    assert seconds_of(tight, 16, links, (1,), (0, 3), "fp32", 2) == pytest.approx(7.2)
-    assert seconds_of(tight, 16, links, (1,), (0, 3), "fp32", 3) == math.inf
-
-
 @pytest.mark.parametrize(("round_trip_s", "in_flight"), [(0.45, 5), (0.6, 6), (0.9, 8), (1.5, 16)])
 def test_so_many_are_in_flight_as_hide_the_way_there_and_back(round_trip_s: float, in_flight: int) -> None:
     # Two stages of 150 ms: one passes both in 300 ms and the round trip, and each 150 ms another one can begin.
@@ -206,52 +194,6 @@ def test_so_many_are_in_flight_as_the_first_stage_has_room_for(in_flight: int) -
         cut([replace(each, room=each.room - 1) for each in devices], 16, _all(1e12, 3), in_flight=in_flight)
 
 
-def test_a_tied_weight_goes_over_the_slower_of_two_links() -> None:
-    plain = _equal(2, 1)
-    tied = [replace(each, tied=(Tied(blocks=(0, 1), size=10**5),)) for each in plain]
-    hosts = (Host(name="h0", devices=(), up=1e6, down=1e6), Host(name="h1", devices=(), up=1e9, down=1e9))
-    found = seconds_of(tied, 8, Links(hosts=hosts), (0, 1), (0, 1, 2), "fp32", 4)
-    without = seconds_of(plain, 8, Links(hosts=hosts), (0, 1), (0, 1, 2), "fp32", 4)
-    # Gradients come for 100 ms; of the 100 ms that new values take, 50 pass while the first forward is made.
-    assert found == pytest.approx(without + 0.1 + 0.05, abs=1e-4)
-
-
-def test_a_cut_is_changed_in_every_small_way_there_is() -> None:
-    def changed(devices: int, blocks: int, order: tuple[int, ...], bounds: tuple[int, ...]) -> set[tuple[str, str]]:
-        block = BlockCost(forward_s=1, backward_s=1, weights=0, trained=0, held=0, boundary=0)
-        search = _Search([DeviceBlocks(blocks=(block,) * blocks, room=1.0)] * devices, 1, Links(), "fp32", 0)
-        found = search._changed((order, bounds))
-        return {("".join(map(str, one)), "".join(map(str, other))) for one, other in found}
-
-    assert changed(3, 3, (0, 1), (0, 2, 3)) == {
-        ("01", "013"),  # a block given to the other
-        ("10", "023"),  # swapped
-        ("21", "023"),  # replaced
-        ("02", "023"),
-        ("1", "03"),  # left out
-        ("0", "03"),
-        ("201", "0123"),  # taken in
-        ("021", "0123"),
-    }
-    assert changed(3, 6, (0, 1, 2), (0, 2, 4, 6)) == {
-        ("012", "0146"),
-        ("012", "0346"),
-        ("012", "0236"),
-        ("012", "0256"),
-        ("012", "0136"),  # the last one takes a block, and what is between moves on
-        ("012", "0356"),
-        ("102", "0246"),
-        ("210", "0246"),
-        ("021", "0246"),
-        ("12", "046"),
-        ("02", "046"),  # what the middle one had goes to the one before, or to the one after
-        ("02", "026"),
-        ("01", "026"),
-    }
-    four = changed(4, 8, (0, 1, 2, 3), (0, 2, 4, 6, 8))
-    assert {("023", "0468"), ("023", "0268"), ("013", "0268"), ("013", "0248")} <= four, "one in the middle left out"
-
-
 def _equal(count: int, numbers: int) -> list[DeviceBlocks]:
     block = BlockCost(
         forward_s=0.05, backward_s=0.10, weights=0, trained=0, held=1, boundary=4 * numbers, numbers=numbers
@@ -265,15 +207,6 @@ def _all(rate: float, count: int, latency_s: float = 0.0) -> Links:
             Host(name=f"h{number}", devices=(), up=rate, down=rate, latency_s=latency_s) for number in range(count)
         )
     )
-
-
-def test_more_are_in_flight_where_links_are_slow() -> None:
-    # Three equal stages of 150 ms, 100 ms a hop: the way there and back is longer than the pipeline.
-    fast, slow = cut(_equal(3, 1), 16, _all(1e12, 3)), cut(_equal(3, 1), 16, _all(1e12, 3, latency_s=0.2))
-    assert len(slow.stages) == len(fast.stages) == 3
-    assert slow.in_flight > fast.in_flight
-    few = cut(_equal(3, 1), 16, _all(1e12, 3, latency_s=0.2), in_flight=3)
-    assert few.seconds > 1.3 * slow.seconds
 
 
 def test_a_link_that_takes_longer_than_computing_is_not_used() -> None:
@@ -296,15 +229,6 @@ def test_a_codec_is_taken_where_it_makes_a_step_shorter() -> None:
     slow = cut(_equal(3, 100_000), 8, _all(4e6, 3), codecs=codecs)
     assert slow.codec == "int8"
     assert slow.seconds < 0.99 * cut(_equal(3, 100_000), 8, _all(4e6, 3)).seconds
-
-
-def test_fewer_are_in_flight_where_memory_is_short() -> None:
-    devices = [replace(each, blocks=tuple(replace(block, held=100) for block in each.blocks)) for each in _equal(3, 1)]
-    tight = [replace(each, room=220.0) for each in devices]
-    found = cut(tight, 16, _all(1e12, 3))
-    assert len(found.stages) == 3
-    assert found.in_flight == 2
-    assert found.seconds > cut(devices, 16, _all(1e12, 3)).seconds
 
 
 def test_a_weight_at_both_ends_goes_there_and_back_in_each_step() -> None:

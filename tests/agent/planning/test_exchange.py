@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning.channels import Agenda, Channel, Network
-from remote_agent.planning.exchange import Exchange, Exchanged, Sender, _dealt
+from remote_agent.planning.exchange import Exchange, Exchanged, Sender
 from remote_agent.planning.survey import Survey
 from tests.agent.planning.fleets import host, survey
 
@@ -75,48 +74,6 @@ def test_nothing_is_exchanged_of_a_model_without_parameters() -> None:
     found = exchanged(pair(0), Sender(host="a", done=1.0), Sender(host="b", done=2.0))
     assert found.ends == (1.0, 2.0)
     assert found.update_s == found.handling_s == 0.0
-
-
-def test_each_holder_gets_chunks_by_its_part_and_numbers_by_its_part() -> None:
-    owners, sizes = _dealt(8, 8000, [("a", 0.5), ("b", 0.25), ("c", 0.25)])
-    assert [owners.count(name) for name in "abc"] == [4, 2, 2]
-    assert sizes == [1000] * 8
-    third = [(name, 1 / 3) for name in "abc"]
-    assert _dealt(6, 6000, third)[0] == ["a", "b", "c"] * 2, "neighbours on different shards"
-
-
-def test_a_part_smaller_than_a_chunk_is_a_chunk_of_its_own() -> None:
-    owners, sizes = _dealt(4, 1000, [("a", 0.98), ("b", 0.02)])
-    assert (owners.count("a"), owners.count("b")) == (3, 1)
-    assert sizes[owners.index("b")] == 20
-    assert sizes[owners.index("a")] == 327  # 980 in three
-    assert _dealt(0, 1000, [("a", 1.0)]) == ([], [])
-
-
-def test_of_two_at_the_same_time_the_one_added_first_comes_first() -> None:
-    agenda, told = Agenda(), list[str]()
-    for at, name in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (2.0, "d")):
-        agenda.add(at, lambda _, name=name: told.append(name))  # type: ignore[misc]
-    agenda.run()
-    assert told == ["a", "b", "c", "d"]
-
-
-def test_a_channel_does_one_thing_after_the_other() -> None:
-    channel = Channel("x", 10.0)
-    assert channel.carry(20, 1.0) == (1.0, 3.0)
-    assert channel.carry(10, 2.0) == (3.0, 4.0)
-    assert channel.carry(10, 9.0) == (9.0, 10.0)
-    assert channel.busy == 4.0
-
-
-def test_the_busiest_channel_is_the_one_that_was_at_work_for_longest() -> None:
-    network, agenda = Network(pair(b={"medium": ""}).hosts, {}), Agenda()
-    network.send(agenda, "b", "a", 4000, 0.0, lambda _: None)
-    network.send(agenda, "a", "b", 1000, 0.0, lambda _: None)
-    agenda.run()
-    busiest = max(network.all, key=lambda channel: channel.busy)
-    assert busiest.name in ("the link of b (out)", "the link of a (in)")
-    assert busiest.busy == pytest.approx(CHUNK_S)
 
 
 def test_a_link_that_nobody_measured_holds_nothing_up() -> None:

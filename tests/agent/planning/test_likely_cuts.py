@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -124,34 +124,3 @@ def test_for_each_bound_on_the_longest_stage_the_cuts_that_fill_soonest_are_foun
     assert bound <= BOUND_STEP * least or of.micro_batches * bound / BOUND_STEP**2 < best * (1 + 1e-9)
     shortest = min(fill + (of.micro_batches - 1) * longest for fill, longest, _ in fitting)
     assert best <= BOUND_STEP * shortest
-
-
-def test_the_first_bound_is_reached_by_a_cut_whose_numbers_are_not_exact() -> None:
-    thirds = BlockCost(forward_s=0.1, backward_s=0.2, weights=0, trained=0, held=0, boundary=0)
-    devices = [DeviceBlocks(blocks=(thirds,) * 3, room=math.inf, host="a")]
-    cuts = LikelyCuts(devices, {"a": Host(name="a", devices=())}, ["a"], "fp32", 1)
-    assert list(cuts.shapes(1)) == [((0,), (0, 3))]
-
-
-def test_the_cut_with_the_shortest_longest_stage_comes_first_however_short_it_is() -> None:
-    block = BlockCost(forward_s=0.05, backward_s=0.05, weights=0, trained=0, held=0, boundary=0)
-    devices = [DeviceBlocks(blocks=(block, block), room=math.inf, host=name) for name in "ab"]
-    hosts = {name: Host(name=name, devices=()) for name in "ab"}
-    assert next(LikelyCuts(devices, hosts, ["a", "b"], "fp32", 1).shapes(4))[1] == (0, 1, 2)
-
-
-def test_room_that_is_just_enough_is_enough() -> None:
-    block = BlockCost(forward_s=1.0, backward_s=1.0, weights=10, trained=0, held=0, boundary=0)
-    device = DeviceBlocks(blocks=(block, block), room=20.0, host="a")
-    hosts = {"a": Host(name="a", devices=())}
-    assert not LikelyCuts([device], hosts, ["a"], "fp32", 1).is_tight
-    assert LikelyCuts([replace(device, room=19.0)], hosts, ["a"], "fp32", 1).is_tight
-
-
-@pytest.mark.parametrize(("computer", "stages"), [("x", 2), ("", 1)])
-def test_on_one_computer_no_link_holds_a_cut_up(computer: str, stages: int) -> None:
-    block = BlockCost(forward_s=1.0, backward_s=1.0, weights=0, trained=0, held=0, boundary=100)
-    devices = [DeviceBlocks(blocks=(block, block), room=math.inf, host=name) for name in "ab"]
-    hosts = {name: Host(name=name, devices=(), up=1.0, down=1.0, computer=computer) for name in "ab"}
-    found = LikelyCuts(devices, hosts, ["a", "b"], "fp32", 1).shapes(4)
-    assert max(len(order) for order, _ in found) == stages

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.choice import Limits
-from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.survey import DAY_S, MAX_AGE_DAYS, wire_bytes
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, Prediction, Term, Way
@@ -37,7 +36,6 @@ def test_with_auto_what_differs_from_its_default_is_fixed_and_all_else_is_open()
         ({"strategy": "allreduce"}, "allreduce", True),
         ({"strategy": "sync", "codec": "int8"}, "sync, int8", False),
         ({"strategy": "sync", "overlap": True}, "sync", True),
-        ({"strategy": "ssp"}, "ssp", False),
         ({"strategy": "local_sgd", "local_steps": 7}, "local_sgd, 7 local steps", False),
         (
             {"strategy": "local_sgd", "overlap": True, "codec": "bf16"},
@@ -61,11 +59,9 @@ def test_a_prediction_adds_its_terms_up() -> None:
     assert Prediction(way=found.way, terms=(), samples=6, **known).speed == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("codec", "numbers"), [("fp32", 4000), ("bf16", 2000), ("int8", 1007.8125), ("topk", 80), ("their-own", 4000)]
-)
+@pytest.mark.parametrize(("codec", "numbers"), [("fp32", 4000), ("bf16", 2000), ("int8", 1007.8125)])
 def test_a_codec_sends_so_many_bytes(codec: str, numbers: float) -> None:
-    assert wire_bytes(codec, 1000, 0.01) == pytest.approx(numbers, rel=0.02)
+    assert wire_bytes(codec, 1000) == pytest.approx(numbers, rel=0.02)
 
 
 def test_a_survey_is_old_after_its_days_or_if_it_comes_from_the_future() -> None:
@@ -74,12 +70,7 @@ def test_a_survey_is_old_after_its_days_or_if_it_comes_from_the_future() -> None
     assert {age: made.is_old(1e9 + age * DAY_S) for age in days} == days
 
 
-def test_a_survey_as_it_is_now_has_the_devices_that_are_left_at_their_speeds() -> None:
-    made = survey([host("a", 40, devices=2), host("b", 20)])
-    now = made.now({"a/1": DeviceProfile(9.0, 0.5)}, gone={"b/0"})
-    assert [(each.name, each.speed, each.overhead_s) for each in now.hosts[0].devices] == [
-        ("a/0", 40, 0.0),
-        ("a/1", 9.0, 0.5),
-    ]
-    assert (now.hosts[1].name, now.hosts[1].devices) == ("b", ())
-    assert made.of(["b"]).names == ("b",)
+def test_a_host_without_its_devices_stays() -> None:
+    left = survey([host("a", 40, devices=2), host("b", 20)]).without({"a/0", "b/0"})
+    assert [[device.name for device in each.devices] for each in left.hosts] == [["a/1"], []]
+    assert left.of(["b"]).names == ("b",)

@@ -12,7 +12,7 @@ from remote_agent.planning import media
 from remote_agent.planning.choice import choose
 from remote_agent.planning.media import SHARED
 from remote_agent.planning.simulator import predict
-from remote_agent.planning.survey import Host, Survey, Work
+from remote_agent.planning.survey import Survey
 from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import Way
 from tests.agent.planning.fleets import host, survey
@@ -55,19 +55,6 @@ def test_two_links_are_a_medium_and_one_that_sent_nothing_at_once_is_on_none() -
     assert media.found([(AIR / 4, AIR / 4)] * 2, [1.02 * just_not] * 2).medium == AIR
 
 
-def test_links_that_carry_more_alone_share_what_they_carried_at_once_together() -> None:
-    found = media.found([(AIR / 3, AIR / 3)] * 3 + [(1.2e6, 1.1e6)], [AIR] * 3 + [1.2e6])
-    assert found.medium == pytest.approx(2 * AIR), "sent and received"
-    assert found.both == (found.medium,) * 3 + (0.0,)
-
-
-def test_connections_that_share_need_not_have_as_much_each() -> None:
-    # As measured with three connections over one queue of 40 Mbit/s.
-    found = media.found([(0.45e6, 4.02e6), (0.45e6, 0.45e6), (4.02e6, 0.45e6)], [4.68e6] * 3)
-    assert found.medium == pytest.approx(2 * 4.92e6)
-    assert found.both == (found.medium,) * 3
-
-
 def test_a_link_that_receives_less_from_a_slow_partner_shares_nothing() -> None:
     assert media.found([(11.8e6, 1e6), (1e6, 11.8e6)], [11.8e6, 1e6]).both == (0.0, 0.0)
     assert media.found([(0.75 * AIR, 0.9 * AIR)] * 2, [AIR] * 2).both == (0.0, 0.0), "that is a measurement's error"
@@ -97,41 +84,6 @@ def test_no_medium_is_found_where_each_sends_as_much_at_once_as_alone(own: list[
     assert found == media.Found(both=(0.0,) * len(own))
 
 
-@given(data=st.data())
-def test_measured_again_each_link_has_what_it_shares_by_now_and_what_is_not_known_anew_stays(
-    data: st.DataObject,
-) -> None:
-    kinds = data.draw(st.lists(st.sampled_from(("wire", "alone", "wifi", "shared", "twin")), min_size=1, max_size=6))
-    hosts = [
-        Host(
-            name=f"h{number}",
-            devices=(),
-            both=0.0 if kind == "wire" else 5e6,
-            medium={"wifi": "wifi", "shared": SHARED, "twin": SHARED}.get(kind, ""),
-            computer="tower" if kind == "twin" else "",
-        )
-        for number, kind in enumerate(kinds)
-    ]
-    shares = [each for each in hosts if each.medium == SHARED]
-    known = {each.name: (1e6 * (number + 1), 2e6) for number, each in enumerate(hosts) if data.draw(st.booleans())}
-    for each in hosts:  # those of one computer have one link
-        if each.computer and each.name in known:
-            known[each.name] = (7e6, 2e6)
-    before = Survey(
-        job="text",
-        work=Work(parameters=1, batch=1),
-        hosts=tuple(hosts),
-        media={"wifi": 5e6, **({SHARED: 5e6} if shares else {})},
-    )
-    now = media.measured_again(before, known)
-    links = {each.computer or each.name: known.get(each.name) for each in sorted(shares, key=lambda e: e.name in known)}
-    together = 5e6 if None in links.values() else sum(sum(link) for link in links.values() if link)
-    assert now.media == {"wifi": 5e6, **({SHARED: together} if shares else {})}
-    for kind, old, new in zip(kinds, hosts, now.hosts, strict=True):
-        expected = {"alone": sum(known.get(old.name, (5e6,))), "shared": together, "twin": together}.get(kind, old.both)
-        assert new == dataclasses.replace(old, both=expected)
-
-
 def test_a_step_on_a_shared_medium_takes_the_sum_of_what_all_send_and_fewer_have_more_of_it() -> None:
     shared, apart = _surveyed(AIR / 3, AIR), _surveyed(AIR / 3, AIR / 3)
     each_s = 4 * PARAMETERS / AIR
@@ -155,21 +107,3 @@ def test_it_is_said_who_shares_what() -> None:
     assert "the link of b carries one direction at a time, 12 MB/s" in told
     only = dataclasses.replace(shared, hosts=shared.hosts[:1])
     assert verdicts(only, choose(only))[-1] == "the link of a carries one direction at a time, 24 MB/s"
-
-
-def test_what_is_shared_stays_shared_when_links_are_measured_again() -> None:
-    before = _surveyed(AIR / 3, AIR)
-    twin = dataclasses.replace(before.hosts[2], name="d", computer="one")
-    before = dataclasses.replace(
-        before, hosts=(*before.hosts[:2], dataclasses.replace(before.hosts[2], computer="one"), twin)
-    )
-    before = dataclasses.replace(before, media={**before.media, "wifi": 5e6})
-    rates = {"a": (1e6, 1e6), "b": (2e6, 2e6), "c": (3e6, 3e6), "d": (3e6, 3e6)}
-    now = media.measured_again(before, rates)
-    assert now.media == {SHARED: 12e6, "wifi": 5e6}, "hosts of one computer have one link"
-    assert {(each.both, each.medium) for each in now.hosts} == {(12e6, SHARED)}
-    assert media.measured_again(before, {"a": (1e6, 1e6)}) == before, "of the others nothing is known"
-    wired = survey([host("a", 1.0, AIR), Host(name="b", devices=(), up=AIR / 2, down=AIR / 2, both=AIR)])
-    now = media.measured_again(wired, {"b": (1e6, 2e6)})
-    assert [each.both for each in now.hosts] == [0.0, 3e6]
-    assert now.media == {}

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning import served_step
-from remote_agent.planning.simulator import RING_TOUCHES, local_counts, predict
+from remote_agent.planning.simulator import local_counts, predict
 from remote_agent.planning.sites import COPIES_ON_DEVICE, DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, OTHER, UPDATE, Prediction, Way
+from remote_agent.planning.ways import CALLS, COMPUTE, UPDATE, Prediction, Way
 from tests.agent.planning.fleets import host, survey
 
 MILLION = 1_000_000
@@ -22,23 +21,6 @@ FAST = 1e15
 
 def predicted(of: Survey, strategy: str = "sync", *, bound: bool = False, **more: Any) -> Prediction:
     return predict(of, Way(strategy=strategy, hosts=of.names, **more), bound=bound)
-
-
-def test_what_earlier_steps_showed_corrects_each_term_and_adds_what_is_left() -> None:
-    of = survey([host("a", 40, update_s=1e-7)])
-    plain = predicted(of)
-    known = predicted(dataclasses.replace(of, ratios={COMPUTE: 2.0}, other_s=0.5))
-    assert known.term(COMPUTE) == pytest.approx(2 * plain.term(COMPUTE))
-    assert known.term(UPDATE) == plain.term(UPDATE) > 0
-    assert (known.term(OTHER), plain.term(OTHER)) == (0.5, 0.0)
-    assert [term.name for term in plain.terms].count(OTHER) == 0
-
-
-def test_a_step_takes_the_energy_and_the_price_of_all_hosts_for_its_time() -> None:
-    of = survey([host("a", 40, watts=100.0, price=3.0), host("b", 40, watts=50.0, price=0.6)])
-    found = predicted(of)
-    assert found.joules == pytest.approx(150.0 * found.seconds)
-    assert found.price == pytest.approx(3.6 * found.seconds / 3600)
 
 
 # --- Lower bounds ----------------------------------------------------------------------------------------------------
@@ -69,37 +51,6 @@ def test_the_lower_bound_of_a_step_is_what_its_busiest_link_carries(link: str, g
     assert found.bound.startswith(f"the link of {link[-1]}")
 
 
-def test_on_one_computer_the_lower_bound_is_the_work_of_the_busiest_shard() -> None:
-    parts = (("a", 0.75), ("b", 0.25))
-
-    def one(**costs: float) -> Survey:
-        hosts = [
-            host("a", 1e9, computer="x", update_s=costs.get("update_a", 0.0), touch_s=costs.get("touch_a", 0.0)),
-            host("b", 1e9, computer="x", update_s=costs.get("update_b", 0.0), touch_s=costs.get("touch_b", 0.0)),
-        ]
-        return survey(hosts, MILLION)
-
-    def seconds(**costs: float) -> float:
-        return predicted(one(**costs), bound=True, parts=parts).seconds
-
-    assert seconds() == pytest.approx(0.0, abs=1e-6)
-    assert seconds(update_a=1e-6, update_b=2e-6) == pytest.approx(0.75, rel=1e-3)
-    assert seconds(update_a=1e-6, update_b=5e-6) == pytest.approx(1.25, rel=1e-3)
-    assert seconds(touch_a=1e-6, touch_b=5e-6) == pytest.approx(2 * 1.25, rel=1e-3)
-
-
-def test_of_many_workers_the_bound_is_taken_after_the_first_gradient_and_a_turn() -> None:
-    count = served_step.MAX_SIMULATED + 1
-    fleet = [host(f"h{number:02}", 1.0, FAST, turn_s=0.1 * (number == 3), update_s=1e-6) for number in range(count)]
-    parts = (("h00", 0.5), ("h01", 0.5))
-    whole = survey(fleet, MILLION, batch=count)
-    streamed = survey(fleet, MILLION, batch=count, ready=(1.0, 0.25))
-    assert predicted(whole, parts=parts).seconds == pytest.approx(1.0 + 0.5 + 0.1, rel=1e-3)
-    assert predicted(streamed, parts=parts).seconds == pytest.approx(1.0 + 0.1, rel=1e-3)
-    slow = survey([dataclasses.replace(each, update_s=2e-6) for each in fleet], MILLION, batch=count, ready=(1.0, 0.25))
-    assert predicted(slow, parts=parts).seconds == pytest.approx(0.25 + 1.0 + 0.1, rel=1e-3)
-
-
 # --- The ways --------------------------------------------------------------------------------------------------------
 
 
@@ -108,29 +59,6 @@ def test_a_synchronous_step_waits_for_a_call_too() -> None:
     assert predicted(of).term(CALLS) == 0.02
     assert predicted(of, "allreduce").term(CALLS) == 0.04
     assert predicted(of, "local_sgd").term(CALLS) == 0.02
-
-
-def test_a_ring_is_passed_on_as_often_as_it_has_members() -> None:
-    hosts = [
-        host("a", 40, 1e6, latency_s=0.01, turn_s=0.004, touch_s=1e-9, step_s=0.1),
-        host("b", 40, 2e6, latency_s=0.03, turn_s=0.002, touch_s=3e-9, step_s=0.3),
-        host("c", 40, 2e6, step_s=0.2),
-    ]
-    found = predicted(survey(hosts), "allreduce")
-    half_turns = 2 * 2
-    assert found.term(EXCHANGE) == pytest.approx(2 * 2 / 3 * BYTES / 1e6 + half_turns * 0.03 / 2)
-    assert found.term(HANDLING) == pytest.approx(half_turns * 0.004 / 2 + RING_TOUCHES * 3e-9 * MILLION)
-    assert found.term(UPDATE) == 0.3
-    alone = predicted(survey(hosts[:1]), "allreduce")
-    assert (alone.term(EXCHANGE), alone.term(HANDLING), alone.term(UPDATE)) == (0.0, 0.0, 0.1)
-
-
-def test_a_ring_on_one_computer_uses_no_link() -> None:
-    hosts = [host(name, 40, 1e3, computer="x", latency_s=0.5, turn_s=0.01) for name in "ab"]
-    found = predicted(survey(hosts), "allreduce")
-    assert found.term(EXCHANGE) == 0.0
-    assert found.term(HANDLING) == pytest.approx(2 * 0.01 / 2)
-    assert found.link == ""
 
 
 def test_a_ring_between_hosts_can_not_be_encrypted_and_within_one_need_not_be() -> None:
@@ -157,44 +85,6 @@ def test_local_steps_are_as_many_as_end_with_the_fastest_and_one_at_least() -> N
     assert local_counts(1, [3.0, 1.0]) == (1, 1)
 
 
-def test_with_overlap_a_round_takes_what_is_longer_computing_or_the_exchange() -> None:
-    def round_s(rate: float, *, overlap: bool) -> float:
-        of = survey([host("a", 10, FAST), host("b", 10, rate)], MILLION, batch=20)
-        return predicted(of, "local_sgd", local_steps=4, overlap=overlap, parts=(("a", 1.0),)).seconds
-
-    exchange_s = BYTES / 0.5e6  # both ways at once
-    assert round_s(0.5e6, overlap=True) == pytest.approx(exchange_s, rel=0.15)
-    assert round_s(0.5e6, overlap=False) == pytest.approx(4.0 + exchange_s, rel=0.15)
-    assert round_s(2e6, overlap=True) == pytest.approx(4.0, rel=1e-3)
-    assert round_s(FAST, overlap=True) == pytest.approx(4.0, rel=1e-3)
-
-
-def test_without_waiting_a_worker_pays_for_a_call_and_a_turn_with_each_slice() -> None:
-    of = dataclasses.replace(survey([host("a", 48, FAST, turn_s=0.2)]), call_s=0.3)
-    assert predicted(of, "async").seconds == pytest.approx(1.0 + 0.2 + 0.3)
-    assert predicted(of, "async").term(COMPUTE) == pytest.approx(1.0)
-
-
-def test_without_waiting_a_shard_that_is_at_work_all_the_time_sets_the_pace() -> None:
-    hosts = [host(name, 1e6, FAST, update_s=2e-6, touch_s=1e-6) for name in "ab"]
-    of = survey(hosts, MILLION)
-    found = predicted(of, "async", parts=(("a", 1.0),))
-    assert found.seconds == pytest.approx(2 * 3.0, rel=1e-3)  # two slices of 24 samples, one after the other
-
-
-@pytest.mark.parametrize(("codec", "out", "back"), [("fp32", 4.0, 4.0), ("bf16", 2.0, 2.0), ("int8", 1 + 4 / 512, 2.0)])
-def test_without_waiting_gradients_go_by_the_codec_and_weights_rounded_at_most(
-    codec: str, out: float, back: float
-) -> None:
-    def seconds(up: float, down: float) -> float:
-        b = dataclasses.replace(host("b", 1e9), up=up, down=down)
-        of = survey([host("a", 1e9, FAST, overhead_s=1e9), b], MILLION)
-        return predicted(of, "async", codec=codec, parts=(("a", 1.0),)).seconds
-
-    assert seconds(1e6, FAST) == pytest.approx(out, rel=1e-3)
-    assert seconds(FAST, 1e6) == pytest.approx(back, rel=1e-3)
-
-
 # --- What they have in common ----------------------------------------------------------------------------------------
 
 
@@ -203,14 +93,6 @@ def test_a_device_has_room_for_a_model_to_the_last_byte() -> None:
     assert predicted(survey([host("a", 40, device_memory=needed)])).seconds > 0
     with pytest.raises(DoesNotFit, match=r"a/0 lacks 0.00 GB: weights and gradients take 0.02 GB, 0.02 GB are free"):
         predicted(survey([host("a", 40, device_memory=needed - 1)]))
-
-
-def test_given_parts_count_as_long_as_their_hosts_are_there() -> None:
-    of = survey([host("a", 40), host("b", 40), host("c", 40)])
-    given = (("a", 0.5), ("b", 0.5))
-    assert predicted(of, parts=given).parts == dict(given)
-    without = predict(of, Way(strategy="sync", hosts=("a", "c"), parts=given))
-    assert "b" not in without.parts
 
 
 def test_what_bounds_a_step_is_a_link_where_that_takes_more_than_half_of_it() -> None:
@@ -235,7 +117,7 @@ def test_a_batch_is_cut_into_whole_units_as_the_run_does() -> None:
     hosts = [host("a", 40), host("b", 16), host("c", 8)]
     free, units = survey(hosts, batch=24), survey(hosts, batch=24, unit=8)
     assert tuple(predicted(free).shares.values()) == (15, 6, 3)
-    for strategy in ("sync", "allreduce", "ssp"):
+    for strategy in ("sync", "allreduce"):
         assert tuple(predicted(units, strategy).shares.values()) == (16, 8, 0)
     assert predicted(units).term(COMPUTE) == pytest.approx(8 / 16)
 
@@ -248,13 +130,6 @@ def test_one_host_alone_is_not_limited_by_its_link() -> None:
 def test_a_step_that_waits_for_calls_is_not_said_to_wait_for_a_link() -> None:
     of = dataclasses.replace(survey([host("a", 1e6, FAST), host("b", 1e6, FAST)], 1000), call_s=0.5)
     assert predicted(of).bound == CALLS
-
-
-def test_a_corrected_term_says_by_how_much() -> None:
-    of = dataclasses.replace(survey([host("a", 24), host("b", 24)], MILLION), ratios={COMPUTE: 1.5})
-    compute, exchange, *_ = predicted(of).terms
-    assert compute.source == "the slowest device's slice; 1.5 times that in steps of this job"
-    assert "times" not in exchange.source
 
 
 def test_energy_and_price_are_those_of_all_hosts_or_not_known() -> None:

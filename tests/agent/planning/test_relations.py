@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_agent.planning.choice import MARGIN, Choice, Limits, choose
-from remote_agent.planning.simulator import predict
+from remote_agent.planning.simulator import corrected, predict
 from remote_agent.planning.survey import Device, Host, Survey
 from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import COMPUTE, PREDICTED, Way
@@ -125,12 +125,10 @@ def test_devices_so_many_times_as_fast_compute_so_many_times_as_fast(fleet: Surv
 @given(fleet=fleets(), by=st.sampled_from([0.5, 3.0]))
 def test_where_all_is_so_many_times_as_fast_every_term_is(fleet: Survey, by: float) -> None:
     faster = dataclasses.replace(fleet, hosts=tuple(_all_faster(each, by) for each in fleet.hosts))
-    for strategy in ("allreduce", "ssp", "async"):  # that know no seconds of their own, such as between two copies
-        given_ = predict(fleet, Way(strategy=strategy, hosts=fleet.names))
-        parts = tuple(given_.parts.items())
-        after = predict(faster, Way(strategy=strategy, hosts=fleet.names, parts=parts))
-        for term in given_.terms:
-            assert after.term(term.name) == pytest.approx(term.seconds / by, abs=1e-9)
+    way = Way(strategy="allreduce", hosts=fleet.names)  # it knows no seconds of its own, such as between two copies
+    before, after = predict(fleet, way), predict(faster, way)
+    for term in before.terms:
+        assert after.term(term.name) == pytest.approx(term.seconds / by, abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -144,8 +142,22 @@ def test_what_is_said_of_a_step_adds_up_however_it_was_corrected(fleet: Survey, 
         before, after = predict(fleet, way), predict(corrected, way)
         assert after.seconds == pytest.approx(ratio * before.seconds + other_s)
         assert after.link_s <= after.seconds
-        if strategy not in ("async", "ssp"):  # there devices compute while others do
-            assert max(after.busy_s.values()) == pytest.approx(after.term(COMPUTE))
+        assert max(after.busy_s.values()) == pytest.approx(after.term(COMPUTE))
+
+
+@settings(max_examples=25, deadline=None)
+@given(fleet=fleets(), compute=st.floats(0.2, 4.0), rest_s=st.sampled_from([0.0, 0.1, 5.0]))
+def test_after_a_correction_a_step_is_predicted_to_take_what_it_took(
+    fleet: Survey, compute: float, rest_s: float
+) -> None:
+    for strategy in PREDICTED:
+        way = Way(strategy=strategy, hosts=fleet.names)
+        before = predict(fleet, way)
+        compute_s = compute * before.term(COMPUTE)
+        step_s = compute_s + max(rest_s, before.seconds - before.term(COMPUTE))
+        after = predict(corrected(fleet, way, step_s, compute_s), way)
+        assert after.term(COMPUTE) == pytest.approx(compute_s)
+        assert after.seconds == pytest.approx(step_s, rel=0.06)
 
 
 def test_the_order_of_hosts_makes_no_difference_to_what_is_chosen() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from remote_agent.planning.exchange import Exchange, Exchanged, Sender
-from remote_agent.planning.served_step import MAX_SIMULATED, SIMULATED, copied_every, grouped, served_step, source
+from remote_agent.planning.served_step import MAX_SIMULATED, copied_every, grouped, served_step
 from remote_agent.planning.survey import Survey, wire_bytes
 from remote_agent.planning.ways import Way
 from tests.agent.planning.fleets import LINK_1G, LINK_100M, host, survey
@@ -112,24 +112,6 @@ def of_many_steps(seed: int) -> tuple[float, float]:
             begins, made = exchange.step(senders, begins).ends, made + 1
         begins = (max(begins),) * 3
     return predicted, begins[0] / made
-
-
-def test_on_one_computer_nothing_passes_a_link() -> None:
-    alone = survey([host(name, 40, computer="tower") for name in "ab"], MILLION)
-    assert set(step(alone, {"a": 1.0})[1].busy.values()) == {0.0}
-
-
-def test_of_simulated_steps_what_one_of_them_took_is_said() -> None:
-    alone = survey([host("a", 40, update_s=2e-6, touch_s=1e-6)], MILLION)
-    seconds, exchanged = step(alone, {"a": 1.0}, done=1.0, bound=False)
-    assert (exchanged.update_s, exchanged.handling_s) == pytest.approx((2.0, 1.0))
-    assert seconds == pytest.approx(1.0 + 2.0 + 1.0 / 8), "one of eight chunks is handled before the optimizer steps"
-
-
-def test_the_source_says_up_to_how_many_workers_chunks_are_simulated() -> None:
-    senders = [Sender(host="a", done=1.0)] * (MAX_SIMULATED + 1)
-    assert source(senders[1:]) == SIMULATED
-    assert source(senders) == "the busiest link"
 
 
 def test_a_copy_is_made_after_as_many_steps_as_are_made_again_in_a_second_and_at_least_one() -> None:

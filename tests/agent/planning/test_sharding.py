@@ -180,36 +180,6 @@ def test_a_step_takes_what_its_busiest_direction_carries(
     assert exchange_seconds((0.25, 0.75), sites, traffic) == pytest.approx(seconds)
 
 
-def test_parts_go_to_the_earlier_sites_or_are_even_within_their_limits() -> None:
-    assert sharding._filled([0.0, 0.1, 0.0], [0.5, 0.5, 1.0], even=False) == pytest.approx([0.5, 0.5, 0.0])
-    assert sharding._filled([0.2, 0.3, 0.0], [1.0, 1.0, 1.0], even=False) == pytest.approx([0.7, 0.3, 0.0])
-    assert sharding._filled([0.0, 0.0, 0.5], [0.1, 1.0, 1.0], even=True) == pytest.approx([0.1, 0.4, 0.5])
-    assert sharding._filled([0.0] * 4, [1.0] * 4, even=True) == pytest.approx([0.25] * 4)
-
-
-@pytest.mark.parametrize(
-    ("numel", "shards", "numbers"),
-    [
-        (10**8, 1, 1 << 17),
-        (10, 1, 1 << 17),
-        (10**8, 4, 1 << 17),
-        (4_000_000, 4, 31_250),
-        (128_000, 4, 8_000),
-        (100, 5, 5),
-    ],
-)
-def test_chunks_are_as_small_as_each_shard_needs_and_no_smaller_than_is_useful(
-    numel: int, shards: int, numbers: int
-) -> None:
-    assert chunk_numbers(numel, shards) == numbers
-
-
-def test_a_site_has_room_for_a_part_of_what_is_held() -> None:
-    assert host("a", memory=50).most(100) == 0.5
-    assert host("a", memory=200).most(100) == host("a").most(100) == host("a", memory=1).most(0) == 1.0
-    assert host("a", memory=-5).most(100) == host("a", reachable=False).most(100) == 0.0
-
-
 def test_the_wanted_count_of_shards_is_on_the_hosts_with_the_best_links_and_each_is_worth_one() -> None:
     sites = [host("slow", 1, FAST / 100), host("a"), host("b", 0, FAST * 2), host("c")]
     parts = decide(sites, TRAFFIC, 3).parts
@@ -220,41 +190,6 @@ def test_the_wanted_count_of_shards_is_on_the_hosts_with_the_best_links_and_each
     assert every[0] == pytest.approx(sharding.MIN_PART, abs=1e-6)
     with pytest.raises(ValueError, match="5 shards need 5 hosts that all others can connect to"):
         decide(sites, TRAFFIC, 5)
-
-
-def test_of_small_parts_the_smallest_is_left_out_first_as_the_others_grow_then() -> None:
-    fast = [host(name) for name in "abc"]
-    parts = decide([*fast, host("x", 0, FAST * 0.114), host("y", 0, FAST * 0.1)], TRAFFIC).parts
-    assert parts[:3] == pytest.approx([parts[0]] * 3)
-    assert (parts[3] > sharding.MIN_PART, parts[4]) == (True, 0.0), "without y a twentieth of all pays on x"
-    tight = [host(name, memory=int(0.4 * TRAFFIC.held)) for name in "abc"]
-    nas = host("nas", 0, FAST / 20)
-    assert decide([*tight, nas], TRAFFIC).parts == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0))
-    needed = [host(name, memory=int(0.32 * TRAFFIC.held)) for name in "abc"]
-    assert decide([*needed, nas], TRAFFIC).parts[3] == pytest.approx(0.04, abs=1e-6), "where memory needs it, it stays"
-
-
-def test_two_slow_links_out_hold_what_makes_both_as_long() -> None:
-    # Gradients are three times as long as weights: (30 - 20 w) / 1 and (30 - 20 (1 - w)) / 2 are equal at w = 5 / 6.
-    sites = [Site(host="a", workers=1, up=1.0, down=1e9), Site(host="b", workers=1, up=2.0, down=1e9)]
-    decision = decide(sites, Traffic(gradient=30, weights=10, held=1))
-    assert (decision.parts, decision.seconds) == (pytest.approx((5 / 6, 1 / 6)), pytest.approx(40 / 3))
-
-
-def test_the_slower_direction_of_a_link_says_where_a_shard_goes() -> None:
-    workers, one_way = host("a", 2), Site(host="b", workers=0, up=1e9, down=1e3)
-    assert decide([workers, one_way, host("c", 0, 1e6)], TRAFFIC, 2).parts == pytest.approx((0.95, 0.0, 0.05))
-    half = sharding.Decision(parts=(0.5, 0.5, 0.0, 0.0), seconds=1.0, alone_s=2.0)
-    sites = [host("a"), Site(host="b", workers=1, up=FAST * 9, down=FAST), host("pi", 0, FAST * 0.6)]
-    other = Site(host="other", workers=0, up=FAST, down=FAST * 0.4)
-    assert sharding.reasons(half, [*sites, other], TRAFFIC)[1:] == (
-        "pi holds no shard: it would not make a step shorter",
-        "other holds no shard: its link is slow",
-    )
-
-
-def test_more_than_twenty_shards_are_given_less_than_a_twentieth_each() -> None:
-    assert decide([host(str(number)) for number in range(25)], TRAFFIC, 25).parts == pytest.approx([0.04] * 25)
 
 
 def test_several_shards_have_to_gain_a_tenth_and_two_milliseconds() -> None:

@@ -14,7 +14,6 @@ from remote_agent.planning.shares import (
     scaled,
     split,
     step_seconds,
-    without_small_slices,
 )
 
 profiles = st.lists(
@@ -186,25 +185,6 @@ def test_sizes_and_times_of_zero_are_no_measurement() -> None:
         fit([(0, 0.5), (8, 0.0)])
 
 
-def test_a_single_sample_is_filled_up_only_from_slices_that_can_spare_one() -> None:
-    limits = (5, 2, 9)
-    assert without_small_slices([5, 2, 1], limits, 2) == (4, 2, 2)
-    assert without_small_slices([2, 2, 1], (2, 2, 9), 2) == (2, 2, 1)
-
-
-def test_a_slice_that_is_too_small_goes_to_the_largest_that_has_room() -> None:
-    assert without_small_slices([1, 5, 9], [99, 99, 99], 2) == (0, 5, 10)
-    assert without_small_slices([9, 1, 5], [9, 99, 99], 2) == (9, 0, 6)
-    assert without_small_slices([2, 5, 9], [99, 99, 99], 3) == (0, 5, 11)
-    assert without_small_slices([2, 5, 9], [99, 6, 10], 3) == (0, 6, 10)
-
-
-def test_a_slice_that_goes_nowhere_is_filled_up_to_the_last_sample_that_its_device_takes() -> None:
-    assert without_small_slices([1, 3], [4, 3], 2) == (2, 2)
-    assert without_small_slices([1, 3], [2, 3], 2) == (2, 2)
-    assert without_small_slices([1, 3], [1, 3], 2) == (1, 3), "nothing can be done"
-
-
 def test_a_batch_is_scaled_to_any_smaller_one_and_to_no_other() -> None:
     assert scaled((1, 2), 0) == (0, 0)
     assert scaled((1, 2), 3) == (1, 2)
@@ -213,11 +193,6 @@ def test_a_batch_is_scaled_to_any_smaller_one_and_to_no_other() -> None:
     for batch in (-1, 4):
         with pytest.raises(ValueError, match=f"a batch of {batch} samples is not a part of one of 3"):
             scaled((1, 2), batch)
-
-
-def test_a_single_sample_is_a_measurement() -> None:
-    assert fit([(1, 0.5)]) == DeviceProfile(2.0)
-    assert fit([(1, 0.5), (3, 0.7)]) == DeviceProfile(pytest.approx(10.0), pytest.approx(0.4))
 
 
 def test_slices_have_two_samples_where_something_is_computed_of_all_of_them() -> None:

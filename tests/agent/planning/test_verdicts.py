@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.choice import Choice
-from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, pace, rate, seconds, verdicts
+from remote_agent.planning.verdicts import local_steps_for, names, rate, seconds, verdicts
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
 
@@ -189,33 +188,3 @@ def test_the_fewest_local_steps_that_hide_a_link_are_found() -> None:
     assert local_steps_for(survey([host("a", 40, 1e3), host("b", 40, 1e3)]), way) is None, "more than a thousand"
     full = survey([host("a", 40, device_memory=1), host("b", 40)])
     assert local_steps_for(full, way) is None
-
-
-@pytest.mark.parametrize("rate", [3e6, 1e7, 3e7, 1e8])
-def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
-    of = survey([host("a", 40, rate), host("b", 40, rate)])
-    steps = local_steps_for(of, Way(strategy="sync", hosts=AB))
-    assert steps is not None
-    assert steps > 1
-
-    def hidden(count: int) -> float:
-        made = predict(of, Way(strategy="local_sgd", hosts=AB, local_steps=count))
-        return made.term(COMPUTE) / made.seconds
-
-    assert hidden(steps) >= SHARE_OF_SUM > hidden(steps - 1)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"),
-    [
-        (0.001, "<1% of its"),
-        (0.3, "30% of its"),
-        (1.99, "199% of its"),
-        (2.0, "2 times its"),
-        (9.99, "10 times its"),
-        (57.4, "57 times its"),
-        (1900.0, "1,900 times its"),
-    ],
-)
-def test_a_changed_speed_is_told_in_percent_or_as_a_number_of_times(ratio: float, said: str) -> None:
-    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} predicted speed"

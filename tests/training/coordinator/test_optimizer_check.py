@@ -88,12 +88,9 @@ def test_what_the_job_or_script_itself_sets_is_told_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "idle"),
     [
-        ({"staleness": 5}, ["staleness"]),
-        ({"staleness": 5, "strategy": "ssp"}, []),
         ({"local_steps": 5, "strategy": "auto"}, []),
         ({"outer_momentum": 0.5, "strategy": "local_sgd"}, ["outer_momentum"]),
         ({"outer_momentum": 0.5, "strategy": "local_sgd", "outer": "nesterov"}, []),
-        ({"topk_fraction": 0.5}, ["topk_fraction"]),
         ({"lora_alpha": 8.0}, ["lora_alpha"]),
         ({"lora_alpha": 8.0, "lora_rank": 4}, []),
     ],

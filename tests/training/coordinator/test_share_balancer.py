@@ -177,17 +177,6 @@ def test_trials_of_a_device_that_stays_too_slow_cost_next_to_nothing_and_become_
     assert run.share == 0
 
 
-def test_a_device_with_a_large_fixed_cost_is_tried_and_left_out_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PROFILES, "hub", DeviceProfile(400, 1.1 * STEP_S))
-    run = Steps(tmp_path)
-    assert run.share == 0
-    run.make(FIRST_REST + 5)
-    assert run.share == 0
-    assert run.told() == ["hub/cpu is tried again", "hub/cpu is still too slow to take part"]
-
-
 def test_a_device_that_is_lost_in_its_trial_or_joins_leaves_a_whole_cut(tmp_path: Path) -> None:
     run = Steps(tmp_path)
     run.factors["hub"] = 20.0
@@ -207,24 +196,6 @@ def test_a_device_that_is_lost_in_its_trial_or_joins_leaves_a_whole_cut(tmp_path
         run.members.pop()
         run.balancer.recut(run.made, "all are lost")
     assert run.balancer.cut == ()
-
-
-def test_how_often_a_trial_was_in_vain_is_known_when_another_device_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PROFILES, "spare", DeviceProfile(1000, 0.005))
-    run = Steps(tmp_path)
-    run.factors["hub"] = 20.0
-    while "hub/cpu is tried again" not in run.told():
-        run.make(1)
-    first = run.made
-    while run.told().count("hub/cpu is still too slow to take part") < 2:
-        run.make(10)
-    run.members.pop()
-    run.balancer.recut(run.made, "spare is lost")
-    assert run.share == 0
-    run.make(2 * first)  # without those two it would have been tried
-    assert run.told().count("hub/cpu is tried again") == 2
 
 
 def test_where_shares_are_to_stay_nobody_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,14 +228,6 @@ def test_slices_follow_each_other_and_hold_the_whole_batch_whatever_its_size(tmp
         assert begins == [0, *ends[:-1]]
         assert ends[-1] == total
         assert all(begin < end for begin, end in zip(begins, ends, strict=True))
-
-
-def test_a_cut_may_follow_the_devices_from_the_first_steps_on(tmp_path: Path) -> None:
-    steps = Steps(tmp_path)
-    before = steps.balancer.cut
-    steps.factors["desk"] = 4.0
-    steps.make(6)
-    assert steps.balancer.cut[0] < before[0]
 
 
 def test_a_lost_slice_goes_to_the_worker_that_will_have_done_it_soonest(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from remote_agent.planning.self_check import Seen
 from remote_agent.planning.survey import Survey
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.trial import CERTAIN_STEPS, SKIPPED, is_certain, to_try, used
@@ -39,7 +38,7 @@ def test_only_short_steps_of_exact_ways_that_fit_are_tried() -> None:
 
 
 def test_steps_that_take_far_longer_than_predicted_count_though_they_are_few() -> None:
-    made = [Seen(seconds=seconds, compute_s=seconds) for seconds in (3.0, 2.0, 1.0, 1.5)]
+    made = [3.0, 2.0, 1.0, 1.5]
     assert used(made) == made[SKIPPED:]
     assert used(made[: SKIPPED + 1]) == made[SKIPPED : SKIPPED + 1]
     assert used(made[:SKIPPED]) == made[:SKIPPED]

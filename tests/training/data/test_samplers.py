@@ -195,7 +195,7 @@ def test_strategies_without_common_steps_take_runs_of_the_same_order_across_its_
     order = opened(loader(drop_last=True), tmp_path, strategy="local_sgd", epochs=2)
     assert order.limit == 40
     assert order.take(15, 25).tolist() == [15, 16, 17, 18, 19, 0, 1, 2, 3, 4]
-    order = opened(loader(batch_size=3, drop_last=True), tmp_path, strategy="async", epochs=2)
+    order = opened(loader(batch_size=3, drop_last=True), tmp_path, strategy="local_sgd", epochs=2)
     assert order.limit == 42
     assert order.span(8) == (21, 24)
     assert order.step(8).tolist() == [0, 1, 2]
@@ -287,8 +287,8 @@ def test_of_an_endless_sampler_only_so_much_is_drawn(tmp_path: Path, monkeypatch
         ),
         (
             {"batch_size": 1, "batch_sampler": Growing()},
-            {"strategy": "async"},
-            "strategy=async .* batch_sampler Growing",
+            {"strategy": "local_sgd"},
+            "strategy=local_sgd .* batch_sampler Growing",
         ),
         ({"batch_size": 1, "batch_sampler": Growing()}, {"strategy": "local_sgd"}, "strategy=local_sgd"),
     ],

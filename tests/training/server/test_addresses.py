@@ -26,7 +26,7 @@ def sgd(_group: int, part: nn.Parameter) -> torch.optim.Optimizer:
 def test_a_shard_listens_at_an_address_of_either_kind(address: str) -> None:
     if ":" in address and not socket.has_ipv6:
         pytest.skip("this computer has no IPv6")
-    codec = codecs.create("fp32", topk_fraction=0.1)
+    codec = codecs.create("fp32")
     shard = Shard(LAYOUT, 0, torch.zeros(10), OptimizerUpdate(LAYOUT, sgd), Codecs(codec, codec))
     with ShardServer(shard, b"secret", address) as server:
         assert server.address[0] == address

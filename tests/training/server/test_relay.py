@@ -82,7 +82,7 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
     with contextlib.ExitStack() as stack:
 
         def make(codec: str = "fp32") -> Fleet:
-            chosen = wire_codecs.create(codec, topk_fraction=0.25)
+            chosen = wire_codecs.create(codec)
             agreed = Codecs(chosen, chosen)
             shards = [Shard(LAYOUT, n, FIRST_WEIGHTS, OptimizerUpdate(LAYOUT, sgd), agreed) for n in range(2)]
             servers = [stack.enter_context(ShardServer(shard, TOKEN, "127.0.0.1")) for shard in shards]

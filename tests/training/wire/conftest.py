@@ -160,12 +160,9 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
             weights: Tensor,
             make_optimizer: MakeOptimizer,
             codec: str = "fp32",
-            weights_codec: str | None = None,
             most_norm: float | None = None,
         ) -> Fleet:
-            pair = Codecs(
-                codecs.create(codec, topk_fraction=0.25), codecs.create(weights_codec or codec, topk_fraction=0.25)
-            )
+            pair = Codecs(codecs.create(codec), codecs.create(codec))
             servers = []
             for number in range(layout.shards):
                 update = OptimizerUpdate(layout, lambda _group, parameter: make_optimizer([parameter]))

@@ -285,16 +285,6 @@ def test_a_frame_that_makes_no_sense_ends_its_connection_with_the_reason_and_no_
     member.step(1, [(0, gradient(1, 0))], 1, 10)
 
 
-def test_positions_outside_of_a_chunk_are_refused(fleet) -> None:
-    shards = fleet(CUT, start(), ADAMW, "topk")
-    with greeted(shards.servers[0]) as connection:
-        payload = b"\xff" * shards.codecs.gradients.size(CUT.chunks[0].numel)
-        connection.send(Header(Kind.GRADIENT, 1, 0, 1, 1, 0, 3, len(payload)), payload)
-        header = connection.receive_header()
-        assert "position outside" in unpack_failure(connection.receive_control(header))[1]
-    shards.join().step(1, [(0, gradient(1, 0))], 1, 10)
-
-
 def test_workers_that_disagree_about_a_step_are_told(fleet) -> None:
     shards = fleet(CUT, start(), ADAMW)
     one, other = shards.join(), shards.join()

@@ -3,13 +3,8 @@
 Pure: values in, values out. A device is taken to become faster or slower as a whole, so one factor scales its fixed
 cost and its speed alike: the median of measured over predicted time in its last steps. A median does not see a hiccup.
 
-A change that lasts is a run of steps that all lie nearer to a new level than to the one before. How long a run must be
-depends on the device: hiccups begin in a step with some probability ``p`` and go on alike with some probability ``q``,
-both counted in its past, so that ``p q**(n - 1)`` is how often they alone give such a run of ``n`` steps. A run that is
-rarer than :data:`FALSE_ALARMS` is a change. This is a sequential likelihood ratio test for a change at an unknown time
-(Page 1954, "Continuous inspection schemes"), with counts where his has a normal law, which steps with hiccups do not
-follow. A smaller change, or one on a noisy device, is seen when nearly all of :data:`LASTING_STEPS` steps are far from
-the level before. After a change, what was before is forgotten, and the factor is at the new level at once.
+The speed has changed once nearly all of :data:`LASTING_STEPS` steps are far from the level before. What was before is
+then forgotten, and the factor is at the new level at once.
 """
 
 from __future__ import annotations
@@ -20,7 +15,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.shares import split, step_seconds
@@ -28,11 +22,11 @@ from remote_agent.planning.shares import split, step_seconds
 HISTORY_STEPS = 40
 """Steps that the median is taken over."""
 
-SOONEST_STEPS = 3
-"""Steps that a change must last on the calmest device: two may always be a hiccup."""
+KNOWN_STEPS = 3
+"""Steps for which the measurement before training counts."""
 
 LASTING_STEPS = 8
-"""Steps of which all but one must be far off, to be a change on any device: enough to follow it within 10 steps."""
+"""Steps of which all but one must be far off, to be a change: enough to follow it within 10 steps."""
 
 LASTING_S = 0.3
 """Seconds of computing that a change must last as well: where steps are short, a burst of another program is many."""
@@ -42,18 +36,6 @@ MAX_LASTING_STEPS = 60
 
 LARGE_CHANGE = 0.3
 """A change of a device's speed by more than this is acted upon once it has lasted."""
-
-CLEAR_CHANGE = 0.5
-"""One by more than this may be seen before :data:`LASTING_STEPS`: a smaller one is not worth the risk of being none."""
-
-FALSE_ALARMS = 1e-5
-"""Changes in a step, seen so early, that may be hiccups."""
-
-NOISE_STEPS = 1000
-"""Steps that hiccups are counted in: enough to meet one of two steps on a device where one of three may come."""
-
-GOES_ON = 0.3
-"""How probably a hiccup goes on for another step, before the device has shown any: they are rather alone."""
 
 MIN_GAIN = 0.08
 """Another cut must make a step shorter by this part; below may be rounding and noise."""
@@ -94,7 +76,6 @@ class SpeedTrack:
     Attributes:
         profile: as measured before training.
         ratios: measured over predicted time in its last steps, the newest last; at first the profile counts as some.
-        noise: logarithms of those ratios over the factor before each; longer, since a change does not end it.
         seconds: what its last slice took.
         jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
         usual: the factor that it settled at; None in the first steps.
@@ -104,8 +85,7 @@ class SpeedTrack:
     """
 
     profile: DeviceProfile
-    ratios: tuple[float, ...] = (1.0,) * SOONEST_STEPS
-    noise: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = (1.0,) * KNOWN_STEPS
     seconds: float = 0.0
     jumped: bool = False
     steps: int = 0
@@ -138,17 +118,15 @@ class SpeedTrack:
             return self
         ratio = seconds / predicted
         ratios = (*self.ratios, ratio)
-        pace = predicted * statistics.median(ratios[-SOONEST_STEPS:])
-        least = min(MAX_LASTING_STEPS, math.ceil(LASTING_S / pace))
-        ratios = ratios[-max(HISTORY_STEPS, 2 * least) :]
-        noise = (*self.noise, math.log(ratio / self.factor))[-NOISE_STEPS:]
-        changed = _changed(ratios, noise, least)
+        pace = predicted * statistics.median(ratios[-KNOWN_STEPS:])
+        lasting = max(LASTING_STEPS, min(MAX_LASTING_STEPS, math.ceil(LASTING_S / pace)))
+        ratios = ratios[-max(HISTORY_STEPS, 2 * lasting) :]
+        jumped = _changed(ratios, lasting)
         after = dataclasses.replace(
             self,
-            ratios=ratios[-changed:],
-            noise=noise[: len(noise) - changed],
+            ratios=ratios[-lasting:] if jumped else ratios,
             seconds=seconds,
-            jumped=changed > 0,
+            jumped=jumped,
             steps=self.steps + 1,
         )
         return after._judged()  # noqa: SLF001 - its own class
@@ -158,7 +136,7 @@ class SpeedTrack:
         predicted = self.profile.seconds(samples)
         if samples <= 0 or seconds <= 0 or predicted <= 0:
             return self
-        ratios = (seconds / predicted,) * SOONEST_STEPS
+        ratios = (seconds / predicted,) * KNOWN_STEPS
         after = dataclasses.replace(self, ratios=ratios, seconds=seconds, jumped=True, steps=self.steps + 1)
         return after._judged()  # noqa: SLF001 - its own class
 
@@ -190,36 +168,14 @@ class SpeedTrack:
         return dataclasses.replace(self, jumped=False)
 
 
-def _changed(ratios: Sequence[float], noise: Sequence[float], least: int) -> int:
-    """How many of the last steps are of another level than those before; 0: none."""
-    far, clear = -math.log(1 - LARGE_CHANGE), -math.log(1 - CLEAR_CHANGE)
-    lasting = max(LASTING_STEPS, least)
-    for steps in range(max(SOONEST_STEPS, least), min(lasting, len(ratios) - SOONEST_STEPS) + 1):
-        level = statistics.median(ratios[:-steps])
-        run = [math.log(ratio / level) for ratio in ratios[-steps:]]
-        shift = statistics.median(run)
-        if abs(shift) > clear and all(x / shift > 0.5 for x in run) and _by_hiccups(noise[:-steps], run) < FALSE_ALARMS:
-            return steps
-        beyond = sum(abs(x) > far and x * shift > 0 for x in run)
-        if steps == lasting and beyond >= steps - steps // LASTING_STEPS:
-            return steps
-    return 0
-
-
-def _by_hiccups(noise: Sequence[float], run: Sequence[float]) -> float:
-    """How often, for a step, hiccups begin a ``run`` like this: as long, as alike, all nearer to its median than to 0.
-
-    What was seen is joined by one assumed hiccup: that it goes on with :data:`GOES_ON`, and falls anywhere, and so is
-    as alike as this run with a probability of its spread over its shift.
-    """
-    shift, spread = statistics.median(run), max(run) - min(run)
-    odd = [x / shift > 0.5 for x in noise]
-    hiccups = [x for x, is_odd in zip(noise, odd, strict=True) if is_odd]
-    on = sum(a and b for a, b in pairwise(odd))
-    alike = min(1.0, spread / abs(shift)) + sum(abs(x - y) <= spread for x, y in pairwise(hiccups))
-    begins = (1 + len(hiccups) - on) / (1 + len(odd))
-    goes_on = (GOES_ON + on) / (1 + len(hiccups)) * alike / max(1, len(hiccups))
-    return begins * goes_on ** (len(run) - 1)
+def _changed(ratios: Sequence[float], lasting: int) -> bool:
+    """Whether the last ``lasting`` steps are of another level than those before."""
+    if len(ratios) < lasting + KNOWN_STEPS:
+        return False
+    far, level = -math.log(1 - LARGE_CHANGE), statistics.median(ratios[:-lasting])
+    run = [math.log(ratio / level) for ratio in ratios[-lasting:]]
+    shift = statistics.median(run)
+    return sum(abs(x) > far and x * shift > 0 for x in run) >= lasting - lasting // LASTING_STEPS
 
 
 def recut(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from remote_agent.planning import sharding
 from remote_agent.planning.sharding import Site, Traffic
-from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import PlacementError
@@ -50,13 +49,13 @@ class Computer:
     workers: Mapping[str, int]
     rates: LinkRates | None
 
-    def site(self, *, relays: bool) -> Site:
-        """The same as a place for a shard; with ``relays`` a host's workers may be one to all shards."""
+    def site(self) -> Site:
+        """The same as a place for a shard."""
         assert self.rates is not None, "the links were measured"
         return Site(
             host=self.hosts[0],
             workers=sum(self.workers.values()),
-            peers=sum(min(1, count) for count in self.workers.values()) if relays else 0,
+            peers=sum(min(1, count) for count in self.workers.values()),
             up=max(1.0, self.rates.up),
             down=max(1.0, self.rates.down),
             memory=self.rates.memory,
@@ -78,9 +77,9 @@ class ShardHosts:
     together: bool
     computers: tuple[Computer, ...]
 
-    def sites(self, *, relays: bool) -> tuple[Site, ...]:
+    def sites(self) -> tuple[Site, ...]:
         """Places for shards; none where the links were not measured."""
-        return tuple(computer.site(relays=relays) for computer in self.computers if computer.rates is not None)
+        return tuple(computer.site() for computer in self.computers if computer.rates is not None)
 
     def has_room(self, host: str, size: float) -> bool:
         """Whether a host has so many bytes free, as far as that is known."""
@@ -151,7 +150,7 @@ def site(config: TrainingConfig, numel: int, codecs: Codecs, there: ShardHosts) 
     Raises:
         PlacementError: there is not enough memory, or too few hosts can be reached.
     """
-    sites = there.sites(relays=spec_of(config.strategy).waits)
+    sites = there.sites()
     if len(sites) < 2 or config.shards == 1 or (not config.shards and numel <= sharding.CHUNK_NUMBERS):
         return Siting(hosts=(there.first,), parts=(1.0,), together=there.together)
     traffic = Traffic(

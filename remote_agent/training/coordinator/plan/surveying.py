@@ -70,7 +70,6 @@ def survey_of(
         streamable=streamable,
         clipped=config.clip_norm > 0,
         unit=config.unit,
-        topk_fraction=config.topk_fraction,
         encrypted=tls.enabled(),
     )
     codec_s: dict[str, float] = {}

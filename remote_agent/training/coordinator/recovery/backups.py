@@ -5,9 +5,6 @@ its own memory (``Worker.keep``). The optimizer's state is copied: at intervals,
 steps; then training continues while the parts come here in the background. A copy is valid once all parts of its step
 are here; until then the previous copy is kept. So all parts of a copy are of one step.
 
-With ``ssp`` and ``async`` no worker has the weights of a common step, so the shards also put their weights aside. For a
-copy, as for a checkpoint, all workers of such a run first finish their slices and wait; this counts as waiting time.
-
 The copies are on the coordinator's host, because only the loss of this host ends the run's process anyway (the run then
 continues from a checkpoint). The loss of any other hosts at the same time does not lose the copies.
 
@@ -22,11 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remote_agent.strategies import spec_of
-from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.checkpoint.saver import Saver
 from remote_agent.training.coordinator.recovery import shard_snapshots
@@ -42,7 +35,7 @@ def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     """Explain, for the plan, how often copies are made, and what the loss of a shard costs; ``step_s`` is predicted."""
     if not is_restorable(session):
         return ()  # every worker has the whole state
-    steps = CopyInterval(bursts=_is_stale(session), step_s=step_s).steps
+    steps = CopyInterval(step_s=step_s).steps
     interval = "step" if steps == 1 else f"{steps} steps"
     text = (
         f"the shards' state is copied to {host} every {interval}, less often where that takes too much of the link;"
@@ -62,10 +55,6 @@ def is_sent_back(session: Session) -> bool:
     return spec_of(config.strategy).split and bool(config.checkpoint_every or config.checkpoint_seconds)
 
 
-def _is_stale(session: Session) -> bool:
-    return not spec_of(session.config.strategy).waits
-
-
 @dataclass(frozen=True, kw_only=True)
 class Copy:
     """A state to which the run can return.
@@ -74,14 +63,12 @@ class Copy:
         position: the position in the order at which the next step begins.
         state: the state of the shards' optimizer, by parameter.
         holders: keys of the actors that keep the weights; a restarted worker does not.
-        weights: float32 of shape ``(layout.numel,)``, if the shards keep the weights; None: the workers keep them.
     """
 
     step: int
     position: int
     state: TrainingState
     holders: frozenset[str]
-    weights: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +94,11 @@ class Copies:
         self._active = is_restorable(session)
         self._saver = saver if is_sent_back(session) else None
         self._made: list[StepReport] = []  # their samples are not reported to the source yet
-        self._stale = _is_stale(session)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
         self._coming_slices: list[SliceSpan] = []
-        self._interval = CopyInterval(bursts=self._stale)
+        self._interval = CopyInterval()
         order = session.order
         self.newest: Copy | None = None
         if session.first_state is not None:
@@ -143,15 +129,12 @@ class Copies:
             self._count(session, report)
             return
         self._unseen.extend(report.slices)
-        barrier_s = self._interval.over(report.seconds) if self._stale else 0.0
         self._interval = self._interval.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is no copy to return to
-        if self._stale:
-            snapshot = None  # the weights are not in it
         if self._coming is None and (snapshot is not None or report.step == session.keeping.copy_due):
-            self._begin(session, report, position, snapshot, barrier_s)
+            self._begin(session, report, position, snapshot)
         if self._coming is None and (session.keeping.copy_due or 0) <= report.step:
             soonest = session.soonest(report.step)
             due = self.newest.step + self._interval.steps if self.newest is not None else soonest
@@ -174,20 +157,14 @@ class Copies:
             self._coming = None
         self._unseen, self._coming_slices = [], []
 
-    def _begin(
-        self, session: Session, report: StepReport, position: int, snapshot: Snapshot | None, barrier_s: float
-    ) -> None:
+    def _begin(self, session: Session, report: StepReport, position: int, snapshot: Snapshot | None) -> None:
         """Let shards put their state aside and workers keep their weights; fetch the state in the background."""
         began, step = time.monotonic(), report.step
         assert report.heartbeat is not None, "there are shards"
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
-        taken = (
-            snapshot
-            if snapshot is not None
-            else shard_snapshots.of_shards(session, report.heartbeat, weights=self._stale)
-        )
+        taken = snapshot if snapshot is not None else shard_snapshots.of_shards(session, report.heartbeat)
         if snapshot is None:
-            self._interval = self._interval.after_copy(barrier_s + time.monotonic() - began)
+            self._interval = self._interval.after_copy(time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
@@ -207,9 +184,7 @@ class Copies:
 
 def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple[str, Ref[bool]]]) -> _Sent:
     began = time.monotonic()
-    state, weights = optimizer_state.without_weights(snapshot())
-    kept = weights.numpy() if weights is not None else None
-    copy = Copy(step=step, position=position, state=state, holders=_kept(keeping), weights=kept)
+    copy = Copy(step=step, position=position, state=snapshot(), holders=_kept(keeping))
     return _Sent(copy=copy, sending_s=time.monotonic() - began)
 
 

@@ -38,7 +38,7 @@ class CheckpointTimer:
         self._max_stalled = MAX_STALLED_SPLIT if spec_of(config.strategy).split else MAX_STALLED
         self._every_s = min(FIRST_S, self._usual_s)
         self._saver, self._clock = saver, clock
-        self._interval = CopyInterval(bursts=not spec_of(config.strategy).waits)
+        self._interval = CopyInterval()
         self._since = clock()
 
     @property

@@ -25,13 +25,10 @@ class CopyInterval:
     """The measured times of a run's steps and copies, in seconds; 0: unknown.
 
     Attributes:
-        bursts: slices of several workers arrive at once and end several steps, so some steps take no time and others
-            all of it. For a copy, all workers then have to finish their slices.
         stalls: time that training waited for each of the last copies, the newest last.
         sending_s: time of the newest copy's transfer.
     """
 
-    bursts: bool
     step_s: float = 0.0
     stalls: tuple[float, ...] = ()
     sending_s: float = 0.0
@@ -40,12 +37,9 @@ class CopyInterval:
     def stall_s(self) -> float:
         """Expected time that training waits for a copy.
 
-        A single measurement may be disturbed and must not delay the next copy. With fewer than two, an estimate is
-        used: all workers finish their slices within the time of a slice.
+        A single measurement may be disturbed and must not delay the next copy.
         """
-        if len(self.stalls) > 1:
-            return min(self.stalls)
-        return self.step_s if self.bursts else 0.0
+        return min(self.stalls) if len(self.stalls) > 1 else 0.0
 
     @property
     def steps(self) -> int:
@@ -66,15 +60,9 @@ class CopyInterval:
     def after_step(self, seconds: float) -> CopyInterval:
         """Add the time of one more step.
 
-        A long step (a fault, a repair) must not shorten the interval between copies, which counts steps. If steps end
-        in bursts, only the mean is meaningful.
+        A long step (a fault, a repair) must not shorten the interval between copies, which counts steps.
         """
-        if not self.step_s:
-            step_s = seconds
-        elif self.bursts:
-            step_s = 0.95 * self.step_s + 0.05 * seconds
-        else:
-            step_s = min(seconds, 0.7 * self.step_s + 0.3 * seconds)
+        step_s = min(seconds, 0.7 * self.step_s + 0.3 * seconds) if self.step_s else seconds
         return dataclasses.replace(self, step_s=step_s)
 
     def after_copy(self, stall_s: float) -> CopyInterval:

@@ -47,8 +47,5 @@ def go_back(request: Request, session: Session, model: nn.Module, lost: StageLos
         fresh = job.create_model(request.job.factory, session.config.seed, session.config)
         model.load_state_dict(fresh.state_dict())
         state, order = TrainingState(), session.order.going_on(0, 0)
-    plan_basis = session.plan_basis
-    if plan_basis is not None and lost.replanned:
-        plan_basis = dataclasses.replace(plan_basis, replanned=plan_basis.replanned + 1)
     report_sent_back(session.journal, request, found, lost)
-    return dataclasses.replace(session, order=order, first_state=state, keeping=KeepSchedule(), plan_basis=plan_basis)
+    return dataclasses.replace(session, order=order, first_state=state, keeping=KeepSchedule())

@@ -7,7 +7,7 @@ from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.recovery.policy import Died, Evidence
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import ShardLinkDown, StaleResult, StreamedResult
+from remote_agent.training.shared.messages import ShardLinkDown, StreamedResult
 from remote_agent.training.shared.rpc import Ref
 
 MAX_SLOWDOWN = 20.0
@@ -33,7 +33,7 @@ def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
     except rpc.NoAnswer:
         return
     now = member.track.current
-    if not isinstance(answer, StreamedResult | StaleResult) or not samples:
+    if not isinstance(answer, StreamedResult) or not samples:
         return
     factor = min(MAX_SLOWDOWN, answer.compute_s / now.seconds(samples))
     if factor > 1:

@@ -85,7 +85,7 @@ def moving(request: Request, error: StateChanged) -> Request:
     Raises:
         StateChanged: the strategy can't train such a model.
     """
-    if request.moving or not spec_of(request.config.strategy).batches:
+    if request.moving or spec_of(request.config.strategy).rounds:
         raise error
     return from_newest(dataclasses.replace(request, moving=True))
 

@@ -127,7 +127,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         heartbeat.watch([member.actor for member in session.members])
         try:
             _load(session, servers, copy)
-            kept = rpc.put(copy.weights) if copy.weights is not None else _weights(session, copy, servers, heartbeat)
+            kept = _weights(session, copy, servers, heartbeat)
             entry = transfer.serve(session.stream, servers, kept)
         except ServerGone:
             for before, new in zip(session.servers, servers, strict=True):

@@ -14,11 +14,8 @@ from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
 from remote_agent.training.shared import rpc
 
 
-def of_shards(session: Session, heartbeat: Heartbeat, *, inner: bool = False, weights: bool = False) -> Snapshot:
+def of_shards(session: Session, heartbeat: Heartbeat, *, inner: bool = False) -> Snapshot:
     """Keep the state of all shards, and of each living worker's own optimizer (``inner``).
-
-    With ``weights`` the shards also keep the weights, each parameter's under the name
-    :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
 
     Args:
         heartbeat: of the shards and workers; Ray notices much later that one of them is out of reach.
@@ -27,7 +24,7 @@ def of_shards(session: Session, heartbeat: Heartbeat, *, inner: bool = False, we
         ServerGone: a shard was lost meanwhile.
     """
     shards = [server.actor for server in session.servers]
-    keeping = [shard.call("snapshot", weights) for shard in shards]
+    keeping = [shard.call("snapshot") for shard in shards]
     own_kept = [(member, member.call("snapshot")) for member in session.members] if inner else []
     await_shards(session, heartbeat, keeping, SERVER_S)
     members = [member for member, call in own_kept if is_answered(member, call, heartbeat, SERVER_S)]

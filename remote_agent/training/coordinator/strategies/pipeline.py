@@ -12,8 +12,7 @@ When a stage is lost, the run returns to its newest checkpoint, and the model is
 measured. The steps since the checkpoint are repeated with the same samples and random numbers, so the weights equal
 those of a run without the loss. The lost worker restarts meanwhile. A device that comes back or is added gets blocks in
 the same way, after the next checkpoint. When a host is drained, a checkpoint is saved at once, and the host leaves in
-the same way. The model is also cut again if a device became slower or faster, and another cut is better now
-(``pipeline_check``).
+the same way. A device that became slow is named, and the next cut counts on its present speed.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ import numpy as np
 from torch import nn
 
 from remote_agent.models.blocks import blocks_of
-from remote_agent.planning import self_check
 from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.planning.cuts import Links
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.protocol import PlanMade, WorkerSlow
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Packed, Snapshot, TrainingState, unpacked
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import profiles
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import apart, policy
 from remote_agent.training.coordinator.recovery.liveness import fetched
@@ -46,7 +46,6 @@ from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
-from remote_agent.training.coordinator.strategies.pipeline_check import PipelineCheck
 from remote_agent.training.deadlines import HUNG_DEADLINES, PING_S, SERVER_S, TRANSFER_S, given_up_after
 from remote_agent.training.errors import StageLost, TrainingError
 from remote_agent.training.shared.figures import whole
@@ -100,9 +99,8 @@ class Pipeline(Strategy):
     def steps(self, session: Session) -> Iterator[StepReport]:
         self._session = session
         self._commit: Commit | None = None
-        self._changes: list[str] = []  # changes of speed for which the model has to be cut again
         self._missing = ""  # why checkpoints have no optimizer state
-        self._check: PipelineCheck | None = None
+        self._tracks: list[SpeedTrack] = []  # of the stages, since the model was cut
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, _Undivided(session), self._heartbeat, on_server=False)
             self._open()
@@ -130,7 +128,7 @@ class Pipeline(Strategy):
                 self._settle()  # a stop may have been requested since
                 return
             ended = now
-            self._compare(step, done, (first, last))
+            self._tell_slow(step, done, last - first)
             self._cut_anew(step)
 
     # --- The stages --------------------------------------------------------------------------------------------------
@@ -152,12 +150,10 @@ class Pipeline(Strategy):
             self._lose(member, evidence)
         self._all(members, TRANSFER_S, "release")
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
-        plan_basis = session.plan_basis
-        self._links = links = Links.of(plan_basis.survey if plan_basis is not None else None)
-        if plan_basis is not None and plan_basis.survey.hosts[0].up:
-            profiles.keep(
-                plan_basis.place, pipeline_plan.with_blocks(plan_basis.survey, session.config, members, costs)
-            )
+        survey = session.survey
+        self._links = links = Links.of(survey)
+        if survey is not None and survey.hosts[0].up:
+            profiles.keep(session.profile, pipeline_plan.with_blocks(survey, session.config, members, costs))
         try:
             plan = pipeline_plan.decided(session.config, members, costs, links)
         except DoesNotFit as error:
@@ -178,56 +174,41 @@ class Pipeline(Strategy):
             lambda number: (plan.role(number, addresses, secret), weights[number], done, states[number]),
         )
         self._names: tuple[str, ...] = self._all(self._stages[:1], SERVER_S, "names")[0]
-        self._check = PipelineCheck.of(plan, session.config.batch_size)
-        self._opened = time.monotonic()
-        self._opening_s = self._opened - began
+        planned = [stage.seconds * plan.micro_batches for stage in plan.cut.stages]
+        self._tracks = [SpeedTrack(DeviceProfile(session.config.batch_size / seconds)) for seconds in planned]
 
-    def _compare(self, step: int, done: Sequence[StageDone], span: tuple[int, int]) -> None:
-        """Report devices that became slow in a step, and check whether another cut is better now."""
-        session, before, samples = self._session, self._check, span[1] - span[0]
-        assert before is not None, "the model is cut"
-        self._check = check = before.after(samples, [each.compute_s for each in done])
-        for stage, factor in check.became(before):
-            slow = self._stages[stage]
-            session.journal.write(WorkerSlow, worker=slow.name, host=slow.host, step=step, factor=factor)
-        plan_basis, config = session.plan_basis, session.config
-        # Data that can be read only once can't be read again from a checkpoint.
-        # And where the optimizer would start afresh, no speed is worth it.
-        can_go_back = config.rebalance and session.source.size is not None and not self._missing
-        if not check.is_open or plan_basis is None or not can_go_back:
-            return
-        if self_check.is_soon(plan_basis.replanned, time.monotonic() - self._opened, self._opening_s):
-            return
-        self._check = check.closed()
-        steps_left = session.samples_left(step, span[1], samples) / config.batch_size
-        better = check.better(config, self._links, steps_left, self._opening_s)
-        changes = check.changes([member.name for member in self._stages])
-        self._changes = changes if better is not None else []
-        other = "no other cut is better" if better is None else "another cut is better"
-        LOG.info("step %d: %s; %s", step, "; ".join(changes) or "speeds hardly changed", other)
+    def _tell_slow(self, step: int, done: Sequence[StageDone], samples: int) -> None:
+        """Name stages whose device became slow in a step, or is back; not one that was slow when the model was cut."""
+        longest = max(each.compute_s for each in done)
+        for number, (member, each) in enumerate(zip(self._stages, done, strict=True)):
+            before = self._tracks[number]
+            track = self._tracks[number] = before.observe(samples, each.compute_s).told(longest)
+            if track.named is not before.named:
+                factor = track.speed if track.named else 1.0
+                self._session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
 
     def _cut_anew(self, step: int) -> None:
-        """After a checkpoint, cut the model again if a device is back, was added, has to leave, or changed its speed.
+        """After a checkpoint, cut the model again if a device is back, was added, or has to leave.
 
-        If a device has to leave or changed its speed, the next checkpoint is saved at once.
+        If a device has to leave, the next checkpoint is saved at once.
 
         Raises:
             StageLost: the run continues from the checkpoint, with another cut.
         """
         session, membership = self._session, self._driver.membership
         leaving = self._leaving()
-        if (leaving or self._changes) and not session.is_checkpoint(step):
+        if leaving and not session.is_checkpoint(step):
             session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
             return
         newcomers = membership.ready(step)
-        changed = [*self._changes, *(f"{member.name} leaves" for member in leaving)]
+        changed = [f"{member.name} leaves" for member in leaving]
         changed += [f"{member.name} is there again" for member in newcomers]
         if not changed:
             return
         error = self._lost(f"{', '.join(changed)}: the model is cut anew")
         known = {host.name for host in self._links.hosts} or {member.host for member in newcomers}
-        error.replanned, error.unmeasured = bool(self._changes), any(each.host not in known for each in newcomers)
+        error.unmeasured = any(each.host not in known for each in newcomers)
         membership.readmit(step + 1)
         raise error
 
@@ -239,9 +220,9 @@ class Pipeline(Strategy):
 
     def _lost(self, cause: str, host: str = "") -> StageLost:
         """Make the error that ends this cut; the next cut uses the present speeds of the devices."""
-        if self._check is not None:
-            for member, ratio in zip(self._stages, self._check.ratios, strict=True):
-                member.slowness *= ratio
+        for member, track in zip(self._stages, self._tracks, strict=False):
+            member.slowness /= track.speed
+        self._tracks = []
         return StageLost(cause, hint=_HINT, host=host)
 
     def _made(self, step: int, batch: Slice) -> list[StageDone]:

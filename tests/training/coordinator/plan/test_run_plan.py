@@ -71,7 +71,7 @@ def test_what_a_server_cannot_hold_is_reduced_among_the_workers(found: Profile, 
     assert any(why in reason for reason in plan.reasons)
     assert "codec=int8 has no effect: it is for servers" in plan.reasons
     with pytest.raises(JobError, match=why):
-        planned(found, strategy="ssp")
+        planned(found, strategy="local_sgd")
 
 
 def test_the_same_bits_each_time_need_units_and_an_order() -> None:

@@ -138,7 +138,6 @@ def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"strategy": "ssp", "stream": "network"},
         pytest.param({"strategy": "local_sgd", "local_steps": 2, "overlap": True}, marks=pytest.mark.long),
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),

@@ -126,7 +126,7 @@ def test_a_model_that_can_not_be_streamed_goes_on_from_its_newest_checkpoint_wit
 
 
 def test_a_strategy_that_needs_streams_does_not_start_over_without_them() -> None:
-    for strategy in ("ssp", "local_sgd", "allreduce"):
+    for strategy in ("local_sgd", "allreduce"):
         assert unstreamed(dataclasses.replace(request("ab"), config=TrainingConfig(strategy=strategy))) is None
 
 

@@ -208,33 +208,6 @@ def test_a_host_that_falls_silent_with_its_shard_holds_the_others_up_for_three_s
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_counted_once(
-    launch: Any, tmp_path: Path
-) -> None:
-    settings = SETTINGS | {"num_iterations": 100_000, "strategy": "ssp"}  # async is the same without a bound
-    run = launch(job(tmp_path), "ab", server="b", shards=2, **settings)
-    run.until("step", COPIED)
-    servers = processes(tmp_path, "optimizer")
-    kill(servers[next(host for host in servers if host != "a")])
-    run.until("run_resumed")
-    (lost,) = run.of_kind("server_lost")
-    while run.of_kind("step")[-1]["seq"] < lost["seq"] or run.of_kind("step")[-1]["step"] < lost["step"] + 5:
-        run.until("step", len(run.of_kind("step")) + 1)
-    run.process.send_signal(signal.SIGTERM)
-    trained(run)
-    (resumed,) = run.of_kind("run_resumed")
-    assert resumed["step"] <= lost["step"]
-    assert resumed["samples"] == resumed["step"] * BATCH
-    check_whole(run, run.of_kind("run_finished")[0]["samples"])
-    first = run.of_kind("step")[0]
-    again = next(event for event in run.of_kind("step") if event["seq"] > resumed["seq"])
-    assert again["step"] == resumed["step"] + 1
-    assert resumed["step"] > 0
-    assert again["loss"] < 0.8 * first["loss"], "it goes on with what was trained"
-
-
-@pytest.mark.long
-@pytest.mark.ray
 def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: Any, tmp_path: Path) -> None:
     dying = job(tmp_path).replace('note("optimizer")', "torch.optim.AdamW.step = lambda *_: os._exit(1)")
     run = launch(dying, "a", server="a", **SETTINGS)

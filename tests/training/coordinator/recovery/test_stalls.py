@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.world import Fault, Outcome, simulate
 
-WAYS = ("sync", "allreduce", "local_sgd", "ssp", "async")
+WAYS = ("sync", "allreduce", "local_sgd")
 """Without the overlap of rounds: there a lost slice comes after the round that is under way."""
 
 SEED = 2
