@@ -10,6 +10,7 @@ import ray
 
 from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
     Packed,
     TrainingState,
     of_average,
@@ -21,7 +22,6 @@ from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.shared.stages import (
     Commit,
     StageBroken,

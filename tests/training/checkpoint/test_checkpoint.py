@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from remote_agent.training.checkpoint import checkpoint, optimizer_state
-from remote_agent.training.checkpoint.optimizer_state import Fragment, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Fragment, NotPortable, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import resuming
 from remote_agent.training.errors import JobError, StorageError
 from remote_agent.training.server.update import OptimizerUpdate
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.layout import plan_layout
 
