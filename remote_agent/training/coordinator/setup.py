@@ -48,7 +48,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, PlanBasis, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
-from remote_agent.training.data import datasets, held_model
+from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
@@ -115,7 +115,6 @@ def ready(
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
-        source.notes += held_model.note(given, model)
         validated_on = validation.of_job(request, config)
         request = restart.with_fewer_shards(dataclasses.replace(request, config=config))
         config = request.config

@@ -26,7 +26,7 @@ from ray import cloudpickle
 
 from remote_agent import strategies
 from remote_agent.training.shared import own_devices
-from remote_agent.training.user_code import class_rebuilding, importing, inert, job_code, side_effects, unsendable
+from remote_agent.training.user_code import importing, inert, job_code, side_effects, unsendable
 from remote_agent.training.user_code.ownership import is_users_own
 
 BY_VALUE, OTHERS_BY_NAME, BY_NAME = range(3)
@@ -110,7 +110,6 @@ def _values(module: ModuleType) -> dict[str, Any]:
 def loads(blob: bytes) -> Any:
     """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
     sent, sources, state, imported, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
-    class_rebuilding.install()
     side_effects.restore(state)
     for file, lines in sources.items():
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))

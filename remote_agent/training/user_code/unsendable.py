@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import enum
 import functools
 import inspect
 import threading
@@ -21,7 +20,6 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code import class_rebuilding
 from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 from remote_agent.training.user_code.user_errors import headline
 
@@ -53,8 +51,6 @@ def install() -> None:
 
 
 def _reduced(pickler: Any, value: Any) -> Any:
-    if isinstance(value, enum.EnumMeta):
-        return class_rebuilding.with_members(value, _reduce(pickler, value))
     kind = type(value)
     asked = getattr(kind, "__getattr__", None)
     if not isinstance(asked, FunctionType) or not is_users_own(asked.__code__.co_filename) or not _is_plain(kind):

@@ -40,7 +40,7 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.output import OUTPUT, Printed
-from remote_agent.training.user_code import checks, class_rebuilding, losses
+from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.ownership import is_users_own
 from remote_agent.training.user_code.user_errors import LOADING, frames_of_stack
 from remote_agent.training.wire.endpoint import place
@@ -69,7 +69,6 @@ class Worker(LinkEnd):
 
     def __init__(self, device: str, threads: int, run: str = "", name: str = "") -> None:
         without_compiler.install()
-        class_rebuilding.install()  # before the data comes
         OUTPUT.install(log_file.place(run, name))
         HERE.open(rays_logs(), ray.get_runtime_context().get_actor_id())
         torch.set_num_threads(max(1, threads))

@@ -270,31 +270,3 @@ def test_an_optimizer_as_lightning_has_it_is_told_apart_from_several() -> None:
     with pytest.raises(JobError, match="as Lightning has it") as error:
         job.create_optimizer(SimpleNamespace(create_optimizer=create_optimizer), model(), TrainingConfig())
     assert "create_scheduler" in error.value.hint
-
-
-class Delegating(torch.optim.SGD):
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-        super().zero_grad(set_to_none)
-
-
-class Decaying(torch.optim.SGD):
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for group in self.param_groups:
-            group["lr"] *= 0.9
-        super().zero_grad(set_to_none)
-
-
-class Remembering(torch.optim.SGD):
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """What a step left in the gradients counts in the next one."""
-
-
-def test_an_optimizer_whose_zero_grad_counts_is_refused() -> None:
-    model = nn.Linear(2, 2)
-    assert check_optimizer(Delegating(model.parameters(), lr=0.1), model)
-    for kind in (Decaying, Remembering):
-        with pytest.raises(JobError, match=f"zero_grad of the optimizer {kind.__name__} does other things"):
-            check_optimizer(kind(model.parameters(), lr=0.1), model)

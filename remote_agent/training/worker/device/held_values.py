@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
-from remote_agent.training.user_code import kept_only
 from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
@@ -251,15 +250,13 @@ def objects(*holders: object, depth: int = 2) -> Iterator[Any]:
         waiting += [(each, left - 1) for each in inside if left]
 
 
-def is_only_kept(owner: object, model: nn.Module, before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Whether what has changed between two looks is only added up and shown; see :func:`kept_only.are_only_kept`."""
-    paths = [name for name, value in after.items() if name not in before or not _is_same(before[name], value)]
-    kinds = {type(each) for each in objects(owner, model) if is_own(each)} | set(map(type, model.modules()))
-    names = ("loss", "create_optimizer", "create_scheduler")
-    code = [getattr(owner, name, None) for name in names]
-    for module in model.modules():
-        code += [module.forward, *module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001
-    return kept_only.are_only_kept(paths, {"self": owner, "model": model}, kinds, code)
+def are_figures(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether all values that changed between two looks are single numbers: a meter, a count for a progress line."""
+    return all(
+        isinstance(value, bool | int | float) or (isinstance(value, tuple) and value[0] in ((), (1,)))
+        for name, value in after.items()
+        if name in before and not _is_same(before[name], value)
+    )
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:

@@ -22,8 +22,8 @@ WRITTEN = (
     " is only shown beside the loss"
 )
 KEPT = (
-    "loss adds up {name}, on each worker by itself, and nothing goes by it: what is shown of it is of one worker's"
-    ' samples; of all samples it is with return loss, {{"name": value}}'
+    "loss changes {name}, on each worker by itself: what is shown of it is of one worker's samples, and no loss may go"
+    ' by it; of all samples it is with return loss, {{"name": value}}; a count that loss goes by belongs into a buffer'
 )
 GROWN = (
     "{name} grows with every call of loss, on each worker by itself: if loss goes by it (a warm-up, a phase), count in"

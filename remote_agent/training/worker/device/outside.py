@@ -54,7 +54,7 @@ def look(
     if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
         now = held_values.reached(owner, model)
         grown, hidden = hidden, held_values.changed(kept, now, lengths=unsteady)
-        shown = bool(hidden) and not unsteady and held_values.is_only_kept(owner, model, kept, now)
+        shown = bool(hidden) and not unsteady and held_values.are_figures(kept, now)
         if shown:
             said += (notes.KEPT.format(name=hidden),)
             hidden = ""

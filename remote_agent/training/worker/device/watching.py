@@ -195,13 +195,13 @@ class LossWatch:
         """
         if not held_values.changed(self._held, self._tensors()):
             return ""
-        seen = []
+        seen, given = [], []
         for _ in range(2):
             with untouched(self._model, computer.device, computer.changing):
-                computer.probe(own.indices[:count], computer.seed, own.begin)
+                given.append(float(computer.probe(own.indices[:count], computer.seed, own.begin).value.detach()))
             seen.append(self._tensors())
         name = held_values.changed(*seen)
-        return "" if name and held_values.is_only_kept(self._owner, self._model, *seen) else name
+        return "" if name and held_values.are_figures(*seen) and self._fits((given[0], given[1])) else name
 
     def _tensors(self) -> dict[str, object]:
         """Of tensors outside of the model's state, what tells whether they change; numbers may count for a log."""

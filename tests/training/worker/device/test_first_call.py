@@ -94,19 +94,6 @@ class Job:
         return loss / self.first.setdefault("loss", loss.item())
 
 
-SCALE = 0.0
-
-
-class Global(Job):
-    """The same in a variable of the file."""
-
-    def loss(self, model: Any, batch: Tensor) -> Any:
-        global SCALE
-        loss = model.net(batch).square().mean()
-        SCALE = SCALE or loss.item()
-        return loss / SCALE
-
-
 @pytest.mark.parametrize(
     ("make", "job", "name"),
     [
@@ -114,9 +101,8 @@ class Global(Job):
         (Filled, None, "model.is_filled"),
         (Projected, None, "model.projection"),
         (Net, Job, "self.first['loss']"),
-        (Net, Global, "SCALE"),
     ],
-    ids=["a mean", "a flag", "random numbers", "a loss", "a variable"],
+    ids=["a mean", "a flag", "random numbers", "a loss"],
 )
 def test_what_the_first_batch_or_its_random_numbers_give_is_refused_by_name(
     make: Callable[[], nn.Module], job: Callable[[], Any] | None, name: str
