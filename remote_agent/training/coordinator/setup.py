@@ -53,7 +53,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.job_fingerprint import JobFingerprint, other_files
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
@@ -280,12 +280,9 @@ def opened(
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.report(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    differ = (
-        findings.differs(request.config, config, measured.findings),
-        other_files(measured.workers),
-    )
-    for text in filter(None, differ if known.found is None else ()):
-        journal.write(protocol.Notice, step=0, host=request.host, text=text)
+    differs = findings.differs(request.config, config, measured.findings)
+    if differs and known.found is None:
+        journal.write(protocol.Notice, step=0, host=request.host, text=differs)
     with joining:
         yield session, model
 

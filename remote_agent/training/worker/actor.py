@@ -45,7 +45,7 @@ from remote_agent.training.user_code.ownership import is_users_own
 from remote_agent.training.user_code.user_errors import LOADING, frames_of_stack
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import first_look, memory, recompute
+from remote_agent.training.worker.device import first_look, held_values, memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
@@ -107,7 +107,7 @@ class Worker(LinkEnd):
             modes = into_training(model)
             devices.move_beside(factory, model, self._device)
             self._factory = factory
-            self._made = job.guard("create_model", first_look.as_made, model, factory)
+            self._made = JobFingerprint(held=held_values.beside(model))
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)

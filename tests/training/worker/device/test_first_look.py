@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.job_fingerprint import JobFingerprint, refuse
+from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.first_look import as_made, look
+from remote_agent.training.worker.device.first_look import look
 
 CPU = torch.device("cpu")
 SAMPLES = 40
@@ -59,7 +60,7 @@ def seen(
     model = (model or net()).train()
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
     generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
-    made = as_made(model, owner)
+    made = JobFingerprint(held=held_values.beside(model))
     prepared = datasets.as_dataset(data if data is not None else Points())
     computer = SliceComputer(model, loss, prepared, CPU, seed=0, most=most)
     found = look(model, computer, datasets.to_measure(prepared), made, room=room)
