@@ -29,8 +29,7 @@ from remote_agent.training.shared.messages import Slice
 from remote_agent.training.wire import codecs
 from remote_agent.training.worker.device import backend, first_look, held_values
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.loss_scaling import FIRST
+from remote_agent.training.worker.device.compute import FIRST, SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from tests.training.pipelines import LocalPipeline, assert_close, plain
 from tests.training.worker.test_stage import Job

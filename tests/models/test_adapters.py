@@ -20,7 +20,7 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model
 from remote_agent.training.shared import flat
 from remote_agent.training.user_code import checks
-from remote_agent.training.worker.whole_model import bring
+from remote_agent.training.worker.staged import bring
 
 OFFSET = 0.9677083
 """Of the largest quantile, as the paper's authors chose it."""

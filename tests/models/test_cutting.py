@@ -15,8 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from remote_agent.jobs.text import GPT, Text
-from remote_agent.models.blocks import Layers, blocks_of
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut, Layers, blocks_of
 from remote_agent.models.part import Part, check
 from remote_agent.models.seams import trace
 

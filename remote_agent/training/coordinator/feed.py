@@ -32,7 +32,7 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.data import blocks, extent
 from remote_agent.training.data.block_index import BlockIndex, BlockReader
 from remote_agent.training.data.blocks import Batch, Block
-from remote_agent.training.data.collating import collated
+from remote_agent.training.data.columns import collated
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.deadlines import CLOSE_S, DATA_S

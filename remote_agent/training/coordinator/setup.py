@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.planning.limits import limits_of
 from remote_agent.protocol import CONTROL_FILE
 from remote_agent.strategies import spec_of

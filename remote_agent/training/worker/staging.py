@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remote_agent.models.blocks import blocks_of
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut, blocks_of
 from remote_agent.models.part import Part, WholeModel, check
 from remote_agent.models.seams import Seams, has_gradients, trace
 from remote_agent.planning.blocks import TRAINED_COPIES, BlockCost, DeviceBlocks, Tied

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -27,9 +27,8 @@ from remote_agent.training.wire.errors import ConnectionBroken
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.own_weights import OwnWeights
-from remote_agent.training.worker.staged import StageEngine
+from remote_agent.training.worker.staged import StageEngine, renew
 from remote_agent.training.worker.staging import cut_between
-from remote_agent.training.worker.whole_model import renew
 from tests.training import plain as textbook
 from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 

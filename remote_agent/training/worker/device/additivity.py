@@ -26,7 +26,7 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.flat import HALVES
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
-from remote_agent.training.worker.device import backend, notes, outside
+from remote_agent.training.worker.device import backend, outside
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.comparing import (
     FINE,
@@ -42,9 +42,22 @@ from remote_agent.training.worker.device.comparing import (
 )
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.first_call import Held
-from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics, with_running_statistics
+from remote_agent.training.worker.device.outside import (
+    BACKWARD,
+    DIFFERS,
+    MOVED,
+    OF_TRAINING,
+    RANDOM,
+    TOGETHER,
+    UNSTEADY,
+)
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
-from remote_agent.training.worker.device.watching import STATE
+from remote_agent.training.worker.device.watching import (
+    STATE,
+    running_statistics,
+    uses_batch_statistics,
+    with_running_statistics,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -153,7 +166,7 @@ class Additivity:
                     return self._in_training(state)
                 ways = None if seen.together else self._ways_in_training()
                 is_apart = ways is not None and not ways[seen.summed]
-                return dataclasses.replace(seen, together=notes.OF_TRAINING) if is_apart else seen
+                return dataclasses.replace(seen, together=OF_TRAINING) if is_apart else seen
             return self._compared(one, other, state)
 
     def _ways_in_training(self) -> tuple[bool, bool] | None:
@@ -192,8 +205,8 @@ class Additivity:
             other = self._see(0, count, 1, data_seed=1)
         if not is_same(one, other):
             as_mean, as_sum = self._on_average()
-            said = notes.RANDOM if is_same(one, self._see(0, count, 1)) else notes.UNSTEADY
-        together = one.unknown or ("" if as_mean or as_sum else notes.TOGETHER)
+            said = RANDOM if is_same(one, self._see(0, count, 1)) else UNSTEADY
+        together = one.unknown or ("" if as_mean or as_sum else TOGETHER)
         return self._findings(as_mean, as_sum, together, state, said)
 
     def _of_odd_parts(self) -> list[tuple[Seen, Seen]]:
@@ -212,7 +225,7 @@ class Additivity:
                 return ""
             whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
             fits = self._fits(whole, left, right, as_mean=as_mean)
-            return "" if fits or not is_same(whole, self._see(0, count, 1)) else notes.TOGETHER
+            return "" if fits or not is_same(whole, self._see(0, count, 1)) else TOGETHER
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -237,7 +250,7 @@ class Additivity:
         finally:
             nn.Module.zero_grad(self._model)
         self._apart = apart(whole, left, right, again, self._coarse)
-        return "" if adds_up(whole, left, right, again, self._coarse) else notes.BACKWARD
+        return "" if adds_up(whole, left, right, again, self._coarse) else BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool, seed: int = 1) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""
@@ -265,15 +278,15 @@ class Additivity:
         as_mean, as_sum = ways or (True, False)
         about = "was checked in training mode only" if ways else "was not checked"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
-        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else notes.TOGETHER, state, note)
+        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else TOGETHER, state, note)
 
     def _findings(self, as_mean: bool, as_sum: bool, together: str, state: str, note: str = "") -> Findings:
         """What was found, with what was found outside of the model, and another ``note``."""
         found = self._outside
-        differs = notes.DIFFERS if found.unsteady and note != notes.UNSTEADY else ""
+        differs = DIFFERS if found.unsteady and note != UNSTEADY else ""
         own = self._moved - running_statistics(self._model)  # normalisation layers change theirs in any model
-        if together == notes.TOGETHER and own:
-            together += notes.MOVED.format(name=min(own))
+        if together == TOGETHER and own:
+            together += MOVED.format(name=min(own))
         return dataclasses.replace(
             found,
             summed=as_sum and not as_mean,

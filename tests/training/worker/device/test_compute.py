@@ -22,8 +22,7 @@ from remote_agent.training.shared.messages import Slice
 from remote_agent.training.user_code import losses
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import recompute
-from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.loss_scaling import FIRST, GROWTH_INTERVAL, LossScale
+from remote_agent.training.worker.device.compute import FIRST, GROWTH_INTERVAL, LossScale, SliceComputer
 
 CPU = torch.device("cpu")
 SAMPLES, WIDTH, CLASSES = 40, 12, 5
