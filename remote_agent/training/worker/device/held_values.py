@@ -48,8 +48,11 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     if isinstance(value, bool | int | float):
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
-        if not isinstance(value, np.memmap):  # some of its numbers lie all over a disk
-            yield path, _digest(torch.as_tensor(value))
+        if isinstance(value, np.memmap):  # some of its numbers lie all over a disk
+            return
+        tensor = torch.as_tensor(value)
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            yield path, flat.digest(flat.some(tensor, MOST_NUMBERS) if tensor.numel() >= MOST_NUMBERS else tensor)
     elif isinstance(value, nn.Module | torch.optim.Optimizer | Dataset | Sampler | DataLoader):
         yield from _of_torchs(path, value, depth)
     elif (state := _state_of(value)) is not None:
@@ -74,7 +77,7 @@ def _of_torchs(path: str, value: Any, depth: int) -> Iterator[tuple[str, object]
     if isinstance(value, nn.Module):
         for name, tensor in value.state_dict().items():
             if isinstance(tensor, Tensor):
-                yield f"{path}.{name}", _digest(tensor)
+                yield from values(f"{path}.{name}", tensor)
         for name, module in value.named_modules():
             yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
     elif isinstance(value, torch.optim.Optimizer):
@@ -115,11 +118,6 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
 def has_rows(value: object, samples: int) -> bool:
     """Whether a value of :func:`values` is of a tensor with a row for each of so many samples."""
     return isinstance(value, tuple) and isinstance(value[0], tuple) and samples in value[0]
-
-
-def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
-    numbers = flat.numbers_of(tensor)
-    return flat.digest(flat.some(numbers, MOST_NUMBERS) if numbers.numel() >= MOST_NUMBERS else tensor)
 
 
 def is_own(value: object) -> bool:

@@ -129,11 +129,10 @@ class Features(nn.Module):
 
 
 @pytest.mark.parametrize("zeros", [False, True])
-def test_a_buffer_that_is_not_kept_and_is_another_one_is_seen_by_the_loss_and_named(zeros: bool) -> None:
+def test_a_buffer_that_is_not_kept_and_is_another_one_is_seen_by_the_loss(zeros: bool) -> None:
     assert not compared(seen(model=Features(1, zeros=zeros)), seen(model=Features(1, zeros=zeros)))
     found = compared(seen(model=Features(1, zeros=zeros)), seen(model=Features(2, zeros=zeros)))
     assert "the loss of the same samples with the first weights is " in found
-    assert "; drawn differs, too: " in found
 
 
 class Weighted:
@@ -150,7 +149,7 @@ class Weighted:
 def test_a_loss_that_weighs_its_parts_otherwise_is_seen(room: bool) -> None:
     one, same, other = (seen(loss=job.loss, owner=job, room=room) for job in map(Weighted, (0.1, 0.1, 0.5)))
     assert not compared(one, same)
-    assert "; self.alpha differs, too: 0.5 and 0.1" in compared(one, other)
+    assert "the loss of the same samples" in compared(one, other)
 
 
 def test_another_version_of_a_function_that_the_loss_uses_is_seen() -> None:
@@ -283,14 +282,6 @@ def fixed_noise(model: nn.Module, batch: Any) -> Tensor:
     """As a diffusion model's loss in evaluation mode."""
     torch.manual_seed(0)
     return functional.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
-
-
-def test_files_that_the_data_names_are_looked_at_unless_they_are_others_on_purpose() -> None:
-    data = Points()
-    data.path = __file__  # type: ignore[attr-defined]
-    assert seen(data).files.keys() == {"data.path"}
-    data.by_host = True  # type: ignore[attr-defined]
-    assert not seen(data).files
 
 
 def test_it_is_told_whether_a_loss_that_is_the_same_each_time_drew_random_numbers() -> None:
