@@ -15,7 +15,6 @@ import inspect
 import linecache
 import pickle
 import sys
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +150,6 @@ def send_by_name() -> None:
             copyreg.pickle(kind, _by_name)
     copyreg.pickle(functools._lru_cache_wrapper, _cached_function)  # noqa: SLF001 - it has no other name
     copyreg.pickle(functools.cached_property, _cached_property)
-    copyreg.pickle(typing.NewType, _new_type)
     unsendable.install()
 
 
@@ -184,10 +182,6 @@ def _property(function: Callable[..., Any], name: str) -> Any:
     made = functools.cached_property(function)
     made.__set_name__(object, name)
     return made
-
-
-def _new_type(made: Any) -> str | tuple[Any, tuple[Any, ...]]:
-    return str(made.__qualname__) if _is_importable(made) else (typing.NewType, (made.__name__, made.__supertype__))
 
 
 def _is_sent(module: ModuleType) -> bool:

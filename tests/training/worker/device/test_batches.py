@@ -157,19 +157,3 @@ def test_a_list_of_images_has_a_row_for_each_whatever_is_in_them() -> None:
     rows.note(detection(1, 2), 2)
     assert not rows.lost(detection(1, 1, 2, 2), 4)
     assert "batch of 3 rows" in rows.lost(detection(1, 4, 4), 4)
-
-
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
-def test_nested_tensors_are_the_same_each_time_and_have_rows(layout: torch.layout) -> None:
-    rows = [torch.randn(2 + number % 3, 4) for number in range(6)]
-
-    def nested(items: list[torch.Tensor]) -> Any:
-        return {"x": torch.nested.nested_tensor(items, layout=layout)}
-
-    found = computer(DataLoader(rows, batch_size=6, collate_fn=nested))  # type: ignore[arg-type]
-    indices = np.arange(6)
-    assert batches.unlike(found, indices, batches.taken(found, indices)) == ("", "")
-    assert "4 samples became a batch of 3 rows" in found.rows.lost(found.fetched(np.arange(3), 0), 4)
-    before = batches.taken(found, indices)
-    rows[0][0] += 1
-    assert batches.taken(found, indices) != before
