@@ -112,29 +112,6 @@ def test_files_in_another_order_are_seen() -> None:
     assert " of sample " in compared(seen(Points()), seen(Subset(Points(), order)))
 
 
-class Features(nn.Module):
-    """Random features, in a buffer that is not kept."""
-
-    def __init__(self, seed: int, *, zeros: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("drawn", drawn, persistent=False)
-        self.last = nn.Linear(8, 3)
-        if zeros:
-            nn.init.zeros_(self.last.weight)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.last(torch.cos(x @ self.drawn))
-
-
-@pytest.mark.parametrize("zeros", [False, True])
-def test_a_buffer_that_is_not_kept_and_is_another_one_is_seen_by_the_loss(zeros: bool) -> None:
-    assert not compared(seen(model=Features(1, zeros=zeros)), seen(model=Features(1, zeros=zeros)))
-    found = compared(seen(model=Features(1, zeros=zeros)), seen(model=Features(2, zeros=zeros)))
-    assert "the loss of the same samples with the first weights is " in found
-
-
 class Weighted:
     """A job whose loss has a weight in an attribute."""
 
@@ -179,10 +156,6 @@ def of_its_own(point: Tensor, label: int, data: Points) -> Any:
 
 def from_the_system(point: Tensor, label: int, data: Points) -> Any:
     return point * random.SystemRandom().random(), label
-
-
-def with_text(point: Tensor, label: int, data: Points) -> Any:
-    return {"x": point, "label": label, "path": f"/home/{random.SystemRandom().random()}"}
 
 
 class Wide(nn.Module):
@@ -276,37 +249,3 @@ def test_a_dataset_may_say_that_its_samples_are_others_on_each_host() -> None:
         lambda data: Subset(data, range(9)),
     ):
         assert not compared(seen(wrapped(ours)), seen(wrapped(theirs)))
-
-
-def fixed_noise(model: nn.Module, batch: Any) -> Tensor:
-    """As a diffusion model's loss in evaluation mode."""
-    torch.manual_seed(0)
-    return functional.cross_entropy(model(batch[0] + torch.randn_like(batch[0])), batch[1])
-
-
-def test_it_is_told_whether_a_loss_that_is_the_same_each_time_drew_random_numbers() -> None:
-    fixed, usual = seen(loss=fixed_noise).loss, seen(Points(augmented)).loss
-    assert fixed is not None
-    assert usual is not None
-    assert (fixed.drawn, usual.drawn) == (True, False)
-
-
-class Follows(nn.Module):
-    """Changes a buffer, a frozen parameter and a trained one in forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.net, self.frozen = nn.Linear(6, 3), nn.Linear(6, 3).requires_grad_(False)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.no_grad():
-            self.calls.add_(1)
-            self.frozen.weight.mul_(0.9).add_(self.net.weight, alpha=0.1)
-            self.net.weight.div_(self.net.weight.norm())
-        return self.net(x) + self.frozen(x)
-
-
-def test_a_model_that_changes_itself_is_as_it_was_afterwards() -> None:
-    seen(model=Follows())  # which looks at it
