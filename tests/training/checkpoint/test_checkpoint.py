@@ -290,31 +290,6 @@ class Masters(torch.optim.SGD):
                 state["table"] = torch.full_like(parameter, 201, dtype=torch.uint8)
 
 
-def test_an_entry_of_another_dtype_than_its_parameter_keeps_it() -> None:
-    model = nn.Linear(3, 2).to(torch.bfloat16)
-    first = Masters(model.parameters(), lr=0.1)
-    first.step()
-    state = TrainingState(optimizer=optimizer_state.of_optimizer(model, first))
-    second = Masters(model.parameters(), lr=0.1)
-    kept = optimizer_state.unpack(optimizer_state.pack(state)).optimizer
-    optimizer_state.into_optimizer(model, second, kept)
-    for parameter in model.parameters():
-        for name, value in first.state[parameter].items():
-            assert second.state[parameter][name].dtype == value.dtype
-            assert torch.equal(second.state[parameter][name], value)
-
-
-def test_an_entry_of_its_parameters_dtype_takes_that_of_another_model() -> None:
-    model = nn.Linear(3, 2).to(torch.bfloat16)
-    first = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
-    first.step()
-    other = nn.Linear(3, 2)
-    second = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
-    optimizer_state.into_optimizer(other, second, optimizer_state.of_optimizer(model, first))
-    assert second.state[other.weight]["momentum_buffer"].dtype == torch.float32
-
-
 def test_a_shard_keeps_the_dtype_of_an_entry() -> None:
     layout = plan_layout([4], [1.0], 4)
 

@@ -77,12 +77,6 @@ def test_another_sample_is_refused_with_both_hosts_and_both_values(one: JobFinge
     assert "by_host" in error.hint
 
 
-def test_the_values_of_a_sample_are_said() -> None:
-    error = refusal(made_of(3.0, exact="x", shape=()), made_of(5.0, exact="y", shape=()))
-    assert error is not None
-    assert error.cause.endswith("sample 7 is 5 on b/cpu, and 3 on a/cpu")
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import sys
 import sysconfig
 import types
@@ -21,7 +20,7 @@ from hetero_tui.runs.code import collect
 from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, PLANS
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code import inert, job_code, sending
+from remote_agent.training.user_code import inert, job_code
 from remote_agent.training.user_code.user_errors import as_job_error
 from tests.training.conftest import Launch
 
@@ -257,12 +256,6 @@ def test_an_archive_that_can_not_be_unpacked_is_said_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [JOB_ARCHIVE]
 
 
-def test_without_other_files_a_job_travels_as_before(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("class Job:\n    def create_model(self): ...\n    def create_data(self): ...\n")
-    there, *_ = pickle.loads(job.dumps(job.load("one.py:Job", tmp_path).factory))
-    assert there is None
-
-
 @pytest.mark.ray
 def test_a_run_trains_with_code_and_data_from_beside_the_job(sent: Path, launch: Launch) -> None:
     run = launch("script.py:Job", "ab", num_iterations=6, batch_size=12)
@@ -363,15 +356,6 @@ class Job:
 
     blob = apart(made)
     assert apart(lambda: job.loads(blob).loss(None, None)) == 7
-
-
-def test_a_function_of_a_script_that_remembers_is_sent() -> None:
-    """Pickle would send its name alone, which means another module in a worker's process."""
-    script: dict[str, Any] = {"__name__": "__main__"}
-    exec("import functools\n@functools.cache\ndef sum_to(n): return n and n + sum_to(n - 1)", script)
-    sending.send_by_name()
-    blob = cloudpickle.dumps(script["sum_to"])
-    assert apart(lambda: cloudpickle.loads(blob)(4)) == 10
 
 
 def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import flat
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.findings import Findings, settle
 from remote_agent.training.user_code import losses
 from remote_agent.training.worker.device.additivity import Additivity
@@ -263,59 +263,51 @@ def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> 
 STEPS = [0]
 
 
-class Counting:
-    """A job that counts its calls in several places, and whose loss does not show it."""
+class Keeping:
+    """A job that keeps something in many places, and whose loss does not show it."""
 
     calls = 0
 
     def __init__(self) -> None:
-        self.meter, self.numbers = types.SimpleNamespace(total=torch.zeros(())), itertools.count()
-        self.counts = {"a": 0}
-
-    def in_class(self) -> None:
-        type(self).calls += 1
-
-    def in_file(self) -> None:
-        STEPS[0] += 1
+        self.count, self.rng, self.own = itertools.count(), np.random.default_rng(0), torch.Generator()
+        self.counts, self.table = {"a": 0}, torch.zeros(3)
+        self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        self.data = TensorDataset(torch.zeros(8))
 
     def in_default(self, seen: list[int] = [0]) -> None:  # noqa: B006
         seen[0] += 1
 
-    def in_container(self) -> None:
-        self.counts["a"] += 1
-
-    def by_iterator(self) -> None:
-        next(self.numbers)
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        type(self).change(self)  # type: ignore[attr-defined]
+        return squared(model, batch)
 
 
 @pytest.mark.parametrize(
-    ("count", "name"),
+    ("change", "name", "told"),
     [
-        ("in_class", "Mine.calls"),
-        ("in_file", "STEPS[0]"),
-        ("in_default", "in_default.__defaults__[0][0]"),
-        ("in_container", "self.counts['a']"),
+        (lambda job: setattr(type(job), "calls", type(job).calls + 1), "Keeping.calls", "noted"),
+        (lambda job: STEPS.__setitem__(0, STEPS[0] + 1), "STEPS[0]", "noted"),
+        (lambda job: job.in_default(), "in_default.__defaults__[0][0]", "noted"),
+        (lambda job: job.counts.update(a=job.counts["a"] + 1), "self.counts['a']", "noted"),
+        (lambda job: next(job.count), "self.count", "refused"),
+        (lambda job: job.rng.random(), "self.rng", "refused"),
+        (lambda job: torch.rand((), generator=job.own), "self.own", "refused"),
+        (lambda job: job.table.add_(1), "self.table", "refused"),
+        (
+            lambda job: job.optimizer.param_groups[0].update(lr=0.05),
+            "self.optimizer.param_groups[0]['lr']" + findings.COPY,
+            "refused",
+        ),
+        (lambda job: job.data.tensors[0].fill_(2), "self.data.tensors[0]" + findings.COPY, "refused"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_number_that_changes_with_every_call_is_told_wherever_the_users_code_keeps_it(count: str, name: str) -> None:
-    def loss(self: Counting, model: nn.Module, batch: Any) -> Tensor:
-        getattr(self, count)()
-        return squared(model, batch)
-
-    job = type("Mine", (Counting,), {"loss": loss, "calls": 0})()
+def test_what_loss_changes_is_told_if_it_is_a_number_and_else_refused(change: Any, name: str, told: str) -> None:
+    Keeping.change = staticmethod(change)  # type: ignore[attr-defined]
+    job = Keeping()
     seen = found(job.loss, owner=job)
-    assert seen.hidden == ""
-    assert f"loss changes {name}, " in seen.notes[0]
-
-
-def test_a_counter_that_is_no_number_is_named() -> None:
-    class Mine(Counting):
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            self.by_iterator()
-            return squared(model, batch)
-
-    job = Mine()
-    assert found(job.loss, owner=job).hidden == "self.numbers"
+    assert seen.hidden == (name if told == "refused" else "")
+    assert any(f"loss changes {name}, " in note for note in seen.notes) is (told == "noted")
 
 
 class Keeps(nn.Module):

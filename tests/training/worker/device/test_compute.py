@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch.nn import functional as F
 
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, LossNotFinite
-from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import recompute
-from remote_agent.training.worker.device.compute import FIRST, GROWTH_INTERVAL, LossScale, SliceComputer
+from remote_agent.training.worker.device.compute import SliceComputer
 
 CPU = torch.device("cpu")
 SAMPLES, WIDTH, CLASSES = 40, 12, 5
@@ -242,15 +240,6 @@ def test_where_float16_overflows_the_slice_is_computed_again_with_a_smaller_scal
     assert len(repeats) == before, "the scale is remembered"
 
 
-def test_the_scale_grows_after_many_good_slices() -> None:
-    weight = nn.Parameter(torch.ones(()))
-    scale = LossScale([weight])
-    for _ in range(GROWTH_INTERVAL):
-        scale.backward(weight * 1.0, 1)
-        assert scale.settle()
-    assert scale.value == 2 * FIRST
-
-
 def test_what_the_loss_itself_differentiates_by_parameters_is_not_divided_by_the_scale() -> None:
     indices, model, whole = np.arange(6), Net(), Net()
 
@@ -321,40 +310,6 @@ def test_checkpointed_blocks_give_the_same_gradients_and_names_with_less_kept(dt
     assert losses[0] == losses[1]
     assert_close(gradients(spared), gradients(plain), 0.0)
     assert kept_bytes(spared, indices) < 0.4 * kept_bytes(plain, indices)
-
-
-class Counting(Block):
-    def __init__(self) -> None:
-        super().__init__(0.0)
-        self.register_buffer("calls", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        with torch.no_grad():
-            self.teacher.weight.mul_(0.9)
-        return super().forward(x * random.random() * np.random.rand() + self.calls + self.mean) + self.teacher(x)
-
-
-def test_a_block_that_is_computed_again_counts_once_and_draws_the_same() -> None:
-    torch.manual_seed(1)
-    plain = nn.Sequential(Counting(), Counting(), nn.Linear(WIDTH, CLASSES))
-    spared, changing = copy.deepcopy(plain), set[str]()
-    assert recompute.apply(spared, changing=changing) == 2
-    after = []
-    for model in (plain, spared):
-        compute = computer(model)
-        compute.changing = sorted(flat.state(model).keys() - {"0.teacher.bias", "1.teacher.bias"})
-        changing.update(compute.changing)
-        for step in (1, 2):
-            compute(step, Slice.whole(np.arange(8)))
-        after.append((random.random(), np.random.rand()))
-    assert after[0] == after[1]
-    assert_close(gradients(spared), gradients(plain), 0.0)
-    for name, tensor in flat.state(plain).items():
-        assert torch.equal(flat.state(spared)[name], tensor), name
 
 
 def test_blocks_are_the_parts_that_repeat() -> None:
