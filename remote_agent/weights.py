@@ -192,7 +192,7 @@ def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: 
     from safetensors.torch import save_file
 
     from remote_agent.models.adapters import adapters_of
-    from remote_agent.models.linear import is_transposed
+    from remote_agent.models.nf4 import is_transposed
 
     layers = adapters_of(model)
     tensors = {}

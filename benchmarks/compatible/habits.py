@@ -189,30 +189,6 @@ class ObjectsSummed(ImagesWithoutObjects):
 # --- Classes ---------------------------------------------------------------------------------------------------------
 
 
-class Registered(nn.Module):
-    """Knows its subclasses by their names."""
-
-    kinds: ClassVar[dict[str, type[nn.Module]]] = {}
-    name: ClassVar[str]
-
-    def __init_subclass__(cls, **others: Any) -> None:
-        super().__init_subclass__(**others)
-        cls.kinds[cls.name] = cls
-
-
-class Perceptron(Registered):
-    """One of them."""
-
-    name = "perceptron"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-
-    def forward(self, x: Tensor) -> Any:
-        return self.net(x)
-
-
 class Around(Dataset[Any]):
     """Stands for another data set."""
 
@@ -229,14 +205,11 @@ class Around(Dataset[Any]):
         return getattr(self.data, name)
 
 
-@case("registry-and-wrapper", AREA)
-class RegistryAndWrapper(Case):
-    """A model from a registry of subclasses, and a data set around another one by __getattr__."""
+@case("wrapped-by-getattr", AREA)
+class Wrapped(Case):
+    """A data set around another one by __getattr__."""
 
     quick: ClassVar[bool] = True
-
-    def create_model(self) -> nn.Module:
-        return Registered.kinds["perceptron"]()
 
     def create_data(self) -> Any:
         return Around(Samples(list(zip(*points(), strict=True))))

@@ -193,17 +193,6 @@ class LossMeter(Case):
         return loss
 
 
-@case("loss-meter-obeyed", AREA)
-class LossMeterObeyed(LossMeter):
-    """The same, where a term begins once the mean is low."""
-
-    expect, says, quick = "refused", "self.meter", False
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        loss = super().loss(model, batch)
-        return loss if self.meter.mean > 0.1 else loss + 0.1 * model(batch[0]).square().mean()
-
-
 # --- Detection, segmentation, sequences ------------------------------------------------------------------------------
 
 

@@ -80,37 +80,6 @@ class RestartWithLists(Restarting):
         return WithLists(model.parameters(), config.learning_rate)
 
 
-class WarmingUp(torch.optim.AdamW):
-    """Warms up by a private count, and keeps an average by parameter."""
-
-    def __init__(self, parameters: Any, lr: float) -> None:
-        super().__init__(parameters, lr=lr)
-        self._step, self._rate = 0, lr
-        self._norms: dict[Any, float] = {}
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        self._step += 1
-        for group in self.param_groups:
-            group["lr"] = self._rate * self._step / 10
-            for p in group["params"]:
-                self._norms[p] = 0.5 * self._norms.get(p, 0.0) + float(p.grad.norm())
-                p.grad.div_(1 + self._norms[p])
-        return super().step()
-
-
-@case("restart-private-count", AREA)
-class RestartOfWarmUp(Restarting):
-    """AdamW with a warm-up of its own, counted in a private attribute, and norms by parameter."""
-
-    killed = True
-    tolerance = 1e-4
-    far = 0.35
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        return WarmingUp(model.parameters(), config.learning_rate)
-
-
 @case("restart-buffers-not-saved", AREA)
 class RestartOfBuffers(Restarting):
     """Buffers with persistent=False that training changes."""

@@ -91,20 +91,6 @@ class JobsTeacher(Case):
         return functional.cross_entropy(out, batch[1]) + 0.1 * functional.mse_loss(out, self.held.teacher(batch[0]))
 
 
-class InClass(nn.Module):
-    """Counts its calls in its class."""
-
-    calls: ClassVar[int] = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = small()
-
-    def forward(self, x: Tensor) -> Any:
-        InClass.calls += 1
-        return self.network(x)
-
-
 class LateCount(Case):
     """A count that changes the loss long after the measurement only."""
 
@@ -123,49 +109,6 @@ class LateCount(Case):
 @case("count-by-itertools", AREA)
 class CountByItertools(LateCount):
     """A warm-up by itertools.count in the job's class."""
-
-
-@case("count-in-class", AREA)
-class CountInClass(LateCount):
-    """A warm-up by a count in the model's class."""
-
-    def create_model(self) -> nn.Module:
-        return InClass()
-
-    def count(self, model: Any) -> int:
-        return InClass.calls
-
-
-def warmed(loss: Tensor, seen: list[int] = [0]) -> Tensor:  # noqa: B006 - as users write it
-    """The loss, later twice."""
-    seen[0] += 1
-    return loss * 2 if seen[0] > 200 else loss
-
-
-@case("count-in-default", AREA)
-class CountInDefault(LateCount):
-    """A warm-up by a list that is a function's default."""
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        return warmed(functional.cross_entropy(model(batch[0]), batch[1]))
-
-
-@case("count-in-hook", AREA)
-class CountInHook(LateCount):
-    """A warm-up by a forward hook that counts in a variable around it."""
-
-    def create_model(self) -> nn.Module:
-        model, seen = small(), [0]
-
-        def hook(module: nn.Module, given: Any, out: Tensor) -> Tensor:
-            seen[0] += 1
-            return out * 2 if seen[0] > 200 else out
-
-        model.register_forward_hook(hook)
-        return model
-
-    def count(self, model: Any) -> int:
-        return 0
 
 
 @case("memory-bank", AREA)

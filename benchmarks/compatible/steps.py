@@ -76,25 +76,6 @@ class StepByLastLoss(Case):
         return loss
 
 
-class Decaying(torch.optim.SGD):
-    """Lowers its rate where gradients are cleared."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for group in self.param_groups:
-            group["lr"] *= 0.9
-        super().zero_grad(set_to_none)
-
-
-@case("zero-grad-counts", AREA)
-class ZeroGradCounts(Case):
-    """An optimizer whose zero_grad lowers its rate."""
-
-    expect, says = "refused", "zero_grad of the optimizer Decaying"
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        return Decaying(model.parameters(), lr=config.learning_rate)
-
-
 class LowRank(torch.optim.Optimizer):
     """GaLore: momentum of a matrix in the space of the gradient's first singular vectors, found anew now and then."""
 

@@ -12,6 +12,7 @@ tokens, so that none is padding. It needs ``transformers`` on the hosts (the ext
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +22,139 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent import wording
 from remote_agent.errors import first_line
+from remote_agent.host.model_files import ENDINGS, OTHER_FORMS
 from remote_agent.job_settings import LanguageModel
-from remote_agent.jobs import text_files, weight_files
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+UNQUANTIZED = "name the folder of the model in float32 or bfloat16; quantize=nf4 makes four bits of it"
+
+DAMAGED = "copy the folder again: a file of weights is cut off or damaged"
+
+_INTEGERS = ("I", "U", "BOOL")
+"""How safetensors begin the names of types that are no weights."""
+
+_POINTER = b"version https://git-lfs"
+
+
+def refuse_unfit(named: str, folder: Path) -> None:
+    """Check the files that transformers reads.
+
+    Args:
+        named: the folder as the user named it.
+
+    Raises:
+        JobError: one is missing, damaged or a pointer of Git LFS, a tensor is in two of them, or they hold a form that
+            would be taken for the values of weights (int8 without its scales).
+    """
+    holders: dict[str, str] = {}
+    for path in _files(named, folder):
+        if not path.is_file():
+            raise JobError(f"{named}: {path.name} is missing", hint="copy the whole folder")
+        try:
+            with path.open("rb") as start:
+                is_pointer = start.read(len(_POINTER)) == _POINTER
+            if is_pointer:
+                hint = "run `git lfs pull` in that folder, on each host"
+                raise JobError(f"{named}: {path.name} is a pointer of Git LFS, and not the weights", hint=hint)
+            with safe_open(path, "pt") as file:
+                kinds = {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (SafetensorError, OSError) as error:
+            raise JobError(f"{named}: its weights can't be read: {path.name}: {error}", hint=DAMAGED) from error
+        wrong = [name for name, kind in kinds.items() if name.endswith("weight") and kind.startswith(_INTEGERS)]
+        if wrong:
+            cause = f"{wrong[0]} is {kinds[wrong[0]]} in {path.name}, a quantized form that is not known here"
+            raise JobError(f"{named}: {cause}", hint=UNQUANTIZED)
+        for name in sorted(holders.keys() & kinds.keys()):
+            cause = f"{name} is in {holders[name]} and in {path.name}"
+            raise JobError(f"{named}: {cause}", hint="the files are of two models: copy the whole folder anew")
+        holders |= dict.fromkeys(kinds, path.name)
+
+
+def _files(named: str, folder: Path) -> list[Path]:
+    """The one file, or else those of the index, as transformers chooses."""
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if index.is_file():
+        try:
+            return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            cause = f"its weights can't be read: {INDEX}: {type(error).__name__}: {error}"
+            raise JobError(f"{named}: {cause}", hint=DAMAGED) from error
+    if any(folder.glob("*.safetensors")):
+        raise JobError(f"{named}: there is neither {WEIGHTS} nor {INDEX}", hint="copy the whole folder")
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMS)
+    if others:
+        hint = "save the model as safetensors (`save_pretrained` of transformers), or set from_scratch=true"
+        raise JobError(f"{named}: {others[0]} is no safetensors", hint=hint)
+    raise JobError(f"{named}: there are no weights ({WEIGHTS})", hint="from_scratch=true begins with random weights")
+
+
+_UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
+
+
+def texts(data: str, field: str) -> Iterator[str]:
+    """The texts of ``data``, file by file; of a .jsonl line its ``field``. Raises JobError."""
+    place = Path(data).expanduser()
+    files = [place]
+    if place.is_dir():
+        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
+    hint = "name a .jsonl or .txt file, or a folder of them, on the head"
+    if not place.exists():
+        raise JobError(f"data={data}: not there", hint=hint)
+    if not place.is_dir() and not place.is_file():
+        raise JobError(f"data={data}: neither a file nor a folder", hint=hint)
+    if not files or files[0].suffix not in ENDINGS:
+        raise JobError(f"data={data}: no {' or '.join(ENDINGS)} file", hint=hint)
+    found = False
+    for path in files:
+        for text in _texts_of(path, field):
+            if text.strip():
+                found = True
+                yield text
+    if not found:
+        raise JobError(f"data={data}: there is no text in it", hint=hint)
+
+
+def _texts_of(path: Path, wanted: str) -> Iterator[str]:
+    try:
+        if path.suffix == ".txt":
+            if "\0" in (text := path.read_text(encoding=_UTF8)):
+                raise JobError(f"data: {path} has zero bytes", hint="it has to be text in UTF-8")
+            yield text
+            return
+        with path.open(encoding=_UTF8) as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                entry = json.loads(line)
+                if not isinstance(entry, dict) or not isinstance(entry.get(wanted), str):
+                    there = ", ".join(map(str, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
+                    if isinstance(entry, dict) and wanted in entry:
+                        there = json.dumps(entry[wanted])[:40]
+                    hint = "say which field has the text with text_field=NAME"
+                    raise JobError(f"{path.name}, line {number}: no text in {wanted!r}; it has {there}", hint=hint)
+                entry[wanted].encode()
+                yield entry[wanted]
+    except UnicodeEncodeError as error:
+        raise JobError(f"{path.name}, line {number}: its text has half a character: {error.reason}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"data: {path} can't be read: {error}", hint="it has to be text in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
+        hint = "each line of a .jsonl file is a JSON object with a text"
+        raise JobError(f"{path.name}, line {number}: it is no JSON: {said}", hint=hint) from error
+
 
 T = TypeVar("T")
 
@@ -174,13 +298,13 @@ class LanguageModelJob:
         """The folder, whose weights are checked."""
         folder = self._folder()
         if not self.settings.from_scratch:
-            weight_files.refuse_unfit(f"model={self.settings.model}", folder)
+            refuse_unfit(f"model={self.settings.model}", folder)
         return folder
 
     def _read_model(self) -> nn.Module:
         """The folder's model; transformers alone would fill what is missing there with random numbers."""
         named, folder = f"model={self.settings.model}", self._whole_folder()
-        with _reading(f"{named}: its weights can't be read", weight_files.DAMAGED):
+        with _reading(f"{named}: its weights can't be read", DAMAGED):
             made, about = _transformers().AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=torch.float32,
@@ -209,7 +333,7 @@ class LanguageModelJob:
         if quantized := getattr(found, "quantization_config", None):
             kind = quantized.get("quant_method") if isinstance(quantized, dict) else None
             cause = f"its weights are quantized already{f' ({kind})' if kind else ''}"
-            raise JobError(f"model={self.settings.model}: {cause}", hint=weight_files.UNQUANTIZED)
+            raise JobError(f"model={self.settings.model}: {cause}", hint=UNQUANTIZED)
         return found
 
     def made_from(self) -> list[Path]:
@@ -261,7 +385,7 @@ class LanguageModelJob:
         return tokenizer
 
     def _texts(self) -> Iterator[str]:
-        return text_files.texts(self.settings.data, self.settings.text_field)
+        return texts(self.settings.data, self.settings.text_field)
 
     def _samples(self) -> tuple[Samples, int]:
         """All samples, and how many of them are held out."""

@@ -18,8 +18,7 @@ from torch.nn import functional
 from remote_agent import wording
 from remote_agent.errors import TrainingError
 from remote_agent.kinds import nearest
-from remote_agent.models.linear import is_linear, matrix_of, put_matrix, turned
-from remote_agent.models.nf4 import Nf4Linear
+from remote_agent.models.nf4 import Nf4Linear, is_linear, matrix_of, put_matrix, turned
 
 _HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
 """Output layers, which are left alone unless they are named."""

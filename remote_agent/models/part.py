@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.models.seams import Seams, argument, changed, has_gradients, intercepted
 
 T = TypeVar("T")

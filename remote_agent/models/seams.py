@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 
 Key = int | str
 """Of one of a call's arguments: its position or its name."""

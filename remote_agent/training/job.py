@@ -44,7 +44,7 @@ from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.settings import OF_ORDERS, names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.shared import file_memory, optimizer_extras
+from remote_agent.training.shared import file_memory, optimizer_options
 from remote_agent.training.user_code import checks, importing, job_code, losses, seeding, sending, side_effects
 from remote_agent.training.user_code.names import refuse_uncallable, refuse_uncalled
 from remote_agent.training.user_code.sending import dumps as dumps
@@ -257,7 +257,7 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     optimizer = checks.check_optimizer(guard("create_optimizer", create, model, config), model)
     if not has_scheduler(factory):
         checks.refuse_scheduled(optimizer)
-    optimizer_extras.begin(optimizer, model)
+    optimizer_options.begin(optimizer)
     return optimizer
 
 

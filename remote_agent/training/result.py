@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from remote_agent.errors import none_is_best
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.errors import JobError
 from remote_agent.wording import number
 
 Rows = tuple[Mapping[str, Any], ...]
@@ -78,28 +76,6 @@ class TrainingResult:
         checkpoint.find(self.checkpoint).average_into(model)
         return model
 
-    def plot(self) -> Any:
-        """Draw the loss of each step and each validation metric; returns a matplotlib figure.
-
-        Raises:
-            JobError: matplotlib is not installed.
-        """
-        if importlib.util.find_spec("matplotlib") is None:
-            raise JobError("plot needs matplotlib, which is not installed here", hint="pip install matplotlib")
-        from matplotlib import pyplot
-
-        names = list(dict.fromkeys(name for row in self.evaluations for name in row if name not in _OF_EVALUATION))
-        figure, axes = pyplot.subplots(1 + len(names), 1, sharex=True, squeeze=False, figsize=(8, 3 + 2 * len(names)))
-        for axis, name in zip(axes[:, 0], ["loss", *names], strict=True):
-            rows = self.metrics if axis is axes[0, 0] else self.evaluations
-            known = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-            axis.plot([step for step, _ in known], [value for _, value in known], marker="" if name == "loss" else ".")
-            axis.set_ylabel(name)
-            axis.grid(alpha=0.3)
-        axes[-1, 0].set_xlabel("step")
-        figure.tight_layout()
-        return figure
-
     def __repr__(self) -> str:
         parts = [f"{len(self.metrics):,} steps", f"loss {number(self.final_loss, 4)}"]
         parts += [f"{name} {number(value, 4)}" for name, value in self.evaluation.items()]
@@ -116,9 +92,6 @@ class TrainingResult:
             model = job.create_model(self.factory, found.seed, config)
         model.load_state_dict(state, strict=False)  # values that are not tensors stay as the factory made them
         return model.eval()
-
-
-_OF_EVALUATION = frozenset({"seq", "time", "step", "epoch", "samples", "seconds", "best"})
 
 
 def rows_of(path: Path) -> tuple[Rows, Rows]:

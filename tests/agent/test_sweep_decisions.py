@@ -12,7 +12,7 @@ import pytest
 from remote_agent import protocol
 from remote_agent.errors import TrainingError
 from remote_agent.models.adapters import CannotAdapt
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, Step
 from remote_agent.raw_ray import append_event
 from remote_agent.search import Parameter, Search

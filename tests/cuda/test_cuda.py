@@ -28,10 +28,9 @@ from remote_agent.training.shared.flat import FlatTensors
 from remote_agent.training.shared.job_fingerprint import JobFingerprint, refuse
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.wire import codecs
-from remote_agent.training.worker.device import backend, first_look
+from remote_agent.training.worker.device import backend, first_look, held_values
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.loss_scaling import FIRST
+from remote_agent.training.worker.device.compute import FIRST, SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from tests.training.pipelines import LocalPipeline, assert_close, plain
 from tests.training.worker.test_stage import Job
@@ -222,7 +221,7 @@ def mixed_up(make: Make, change: Callable[[nn.Module], None] = lambda model: Non
     for device in (CPU, GPU):
         model, compute = computer(make, device)
         change(model) if device == GPU else None
-        made = first_look.as_made(model, None)
+        made = JobFingerprint(held=held_values.beside(model))
         found.append((f"{device} of a host", first_look.look(model, compute, np.arange(12), made)))
     refuse(found, JobFingerprint())
 

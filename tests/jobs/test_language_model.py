@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from remote_agent.training.shared.figures import figures_of, whole
 tokenizers: Any = pytest.importorskip("tokenizers")
 transformers: Any = pytest.importorskip("transformers")
 tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
-from tests.training.pipelines import LocalPipeline, assert_close, plain  # noqa: E402
 
 CONTEXT = 8
 
@@ -124,25 +122,6 @@ def test_its_weights_are_the_folders(ordered: Ordered, folder: Path) -> None:
     state = job.create_model(made.factory, 5, config).state_dict()
     for name, tensor in load_file(folder / "llama/model.safetensors").items():
         assert torch.equal(state[name], tensor)
-
-
-@pytest.mark.parametrize("given", [{}, {"lora_rank": 4, "lora_targets": "q_proj,up_proj", "quantize": "nf4"}])
-def test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered: Ordered, given: dict[str, Any]) -> None:
-    made, config = ordered(**given, strategy="pipeline", micro_batch=2, schedule="constant", learning_rate=0.01)
-    with LocalPipeline(made.factory, config, (0, 1, 4)) as pipeline:
-        found = pipeline.train(3)
-    model = job.create_model(made.factory, config.seed, config)
-    expected = plain(made.factory, config, 3)
-    wanted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    layers = 4 if "model" in given else 2
-    assert len(wanted) == (4 * layers * 2 if given else 39)
-    assert_close({name: found[name] for name in wanted}, {name: expected[name] for name in wanted})
-
-
-def test_so_they_do_with_gpt_2s_layers_in_four_bits(ordered: Ordered, tmp_path: Path) -> None:
-    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    given = {"lora_rank": 4, "quantize": "nf4", "model": tiny_models.save(tmp_path / "gpt2", "GPT2", **still)}
-    test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered, given)
 
 
 CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -255,12 +234,6 @@ def test_what_the_names_and_headers_of_the_files_tell_is_known_without_any_libra
     found = early(model=str(place), data=str(folder / "text.jsonl"))
     assert said in found
     assert bool(said) is bool(found)
-
-
-def test_what_is_damaged_in_other_ways_is_left_to_the_jobs_own_check(folder: Path) -> None:
-    for name in (*CONFIGS, *TOKENIZERS, *INDICES, "cut-off", "int8", "pointer", "small-tokenizer", "no-tokenizer"):
-        found = early(model=str(broken(folder, name)), data=str(folder / "text.jsonl"), lora_targets="q_proj")
-        assert not found, name
 
 
 def test_targets_tokenizer_and_data_are_looked_at_early_too(folder: Path, tmp_path: Path) -> None:
@@ -475,23 +448,6 @@ def test_a_tokenizer_that_does_not_know_most_of_the_text_is_refused(ordered: Ord
     made, _ = ordered(model=broken(folder, "small-tokenizer"))
     with pytest.raises(JobError, match=r"the tokenizer does not know \d\d% of its tokens \(name the tokenizer"):
         made.create_data()
-
-
-def test_what_is_no_file_is_not_waited_for(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(JobError, match="neither a file nor a folder"):
-        ordered(data=tmp_path / "pipe.txt")
-    (tmp_path / "a.jsonl").mkdir()
-    (tmp_path / "b.txt").symlink_to("nowhere")
-    (tmp_path / "c.txt").write_text((folder / "text.txt").read_text())
-    assert len(ordered(data=tmp_path)[0].create_data()) > 100
-
-
-def test_a_mark_before_the_text_is_no_text(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
-    for name in ("text.jsonl", "text.txt"):
-        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
-        without, given = (ordered(data=place / name)[0].create_data().tokens for place in (folder, tmp_path))
-        assert torch.equal(without, given)
 
 
 def test_a_long_text_is_tokenized_in_pieces_of_whole_words(

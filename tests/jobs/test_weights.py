@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
@@ -234,27 +233,6 @@ def test_an_answer_is_computed_token_by_token_and_is_the_one_of_whole_texts(tmp_
     assert set(lengths[65 - begin :]) <= {64}, "beyond the context each token is at another place"
 
 
-class Dropping:
-    """A tokenizer that drops the space before the first token that it decodes, as Llama 2's does."""
-
-    end_token = None
-
-    def tokens_of(self, text: str) -> list[int]:
-        return [tiny_models.WORDS.index(word) for word in text.split()]
-
-    def text_of(self, tokens: list[int]) -> str:
-        return " ".join(tiny_models.WORDS[token % len(tiny_models.WORDS)] for token in tokens)
-
-
-def test_the_space_after_the_prompt_is_kept(tmp_path: Path, model: Path) -> None:
-    place, _ = run_of(tmp_path, model)
-    served = Served(place, "cpu")
-    served._factory = Dropping()
-    pieces = list(served.generate({"prompt": "the old", "max_tokens": 5}))
-    assert len(pieces) == 5
-    assert all(piece.startswith(" ") for piece in pieces)
-
-
 @pytest.mark.parametrize("token", [-1, 24, 1 << 40])
 def test_a_number_that_is_no_token_is_refused_before_the_model_gets_it(tmp_path: Path, model: Path, token: int) -> None:
     place, _ = run_of(tmp_path, model)
@@ -297,24 +275,3 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path, monkeypatch
     with pytest.raises(JobError):
         weights.export(place, "hf")
     assert not list((place / "exports").iterdir())
-
-
-def test_chat_templates_in_a_folder_are_exported(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save_beside(self: Any, folder: Path) -> None:
-        (folder / "additional_chat_templates").mkdir()
-        (folder / "additional_chat_templates" / "tools.jinja").write_text("{{ messages }}")
-
-    monkeypatch.setattr("remote_agent.jobs.language_model.LanguageModelJob.save_beside", save_beside)
-    place, _ = run_of(tmp_path, model)
-    assert weights.export(place, "hf").files["additional_chat_templates/tools.jinja"] == 14
-
-
-def test_an_adapter_names_its_base_without_a_tilde(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, _ = run_of(tmp_path, model, lora_rank=2)
-    monkeypatch.setenv("HOME", str(model.parent))
-    text = (place / "run.json").read_text()
-    (place / "run.json").write_text(text.replace(f'"model":"{model}"', '"model":"~/llama"'))
-    described = json.loads((exported(place, "peft") / "adapter_config.json").read_text())
-    assert described["base_model_name_or_path"] == str(model)

@@ -20,7 +20,7 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model
 from remote_agent.training.shared import flat
 from remote_agent.training.user_code import checks
-from remote_agent.training.worker.whole_model import bring
+from remote_agent.training.worker.staged import bring
 
 OFFSET = 0.9677083
 """Of the largest quantile, as the paper's authors chose it."""
@@ -166,14 +166,6 @@ def test_adapters_beside_another_four_bit_base_are_refused(way: str, tmp_path: P
         bring_to(other)
 
 
-def test_a_checkpoint_from_before_there_were_digests_is_read(tmp_path: Path) -> None:
-    config = TrainingConfig(quantize="nf4", lora_rank=2)
-    model = create_model(_Job(), 1, config)
-    older = {name: each.clone() for name, each in model.state_dict().items() if not name.endswith("digest")}
-    checks.load(model, older, "cause", "hint")
-    model.load_state_dict(older)
-
-
 class _Attending(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -216,22 +208,6 @@ def _with_other_adapters(model: nn.Module) -> nn.Module:
     return model
 
 
-class _Doubling(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
-
-
-def test_a_layer_with_a_forward_of_its_own_is_left_alone() -> None:
-    def made() -> nn.ModuleDict:
-        return nn.ModuleDict({"router": _Doubling(8, 8), "up": nn.Linear(64, 64)})
-
-    adapted: Any = adapt(made(), four_bits=True, rank=2, alpha=2.0)
-    assert type(adapted["router"]) is _Doubling
-    assert type(adapted["up"]) is LoraLinear
-    with pytest.raises(CannotAdapt, match="no linear layer of that name"):
-        adapt(made(), four_bits=False, rank=2, alpha=2.0, targets=("router",))
-
-
 class _Experts(_Model):
     """As a mixture of experts in transformers: all experts' matrices are one parameter."""
 
@@ -247,72 +223,7 @@ def test_four_bits_are_refused_where_much_is_in_no_linear_layer() -> None:
     adapt(_Experts(), four_bits=False, rank=2, alpha=2.0)
 
 
-def _gpt2() -> Any:
-    """Its layers are Conv1D, whose weight is a linear layer's transposed."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 11, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}
-    torch.manual_seed(7)
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).eval()
-
-
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
-
-
-def _dense(model: Any, adapted: Any, four_bits: bool) -> Any:
-    """``model`` with trained matrices beside its weights, by plain torch functions on a copy of each weight."""
-    layers = {name: layer for name, layer in adapted.named_modules() if isinstance(layer, LoraLinear)}
-    for name, layer in layers.items():
-        plain = model.get_submodule(name)
-        weight = plain.weight.detach().clone()
-        if four_bits:
-            matrix = weight.t().contiguous()
-            weight = dequantize(*quantize(matrix), matrix.shape, torch.float32).t()
-        a, b = (nn.Parameter(each.detach().clone()) for each in (layer.lora_a, layer.lora_b))
-        plain.a, plain.b = a, b
-
-        def forward(x: Tensor, weight: Tensor = weight, plain: Any = plain) -> Tensor:
-            found: Tensor = x @ (weight + 2 * (plain.b @ plain.a).t()) + plain.bias
-            return found
-
-        plain.forward = forward
-    return model
-
-
-@pytest.mark.parametrize("four_bits", [False, True])
-def test_gpt_2s_adapters_are_trained_as_those_of_a_dense_model(four_bits: bool) -> None:
-    model = _gpt2()
-    adapted = _with_other_adapters(adapt(_gpt2(), four_bits=four_bits, rank=2, alpha=4.0))
-    dense = _dense(model, adapted, four_bits)
-    names = [name for name, layer in adapted.named_modules() if isinstance(layer, LoraLinear)]
-    assert len(names) == 8, "c_attn, c_proj, c_fc and c_proj of two blocks"
-    ours = [each for each in adapted.parameters() if each.requires_grad]
-    theirs = [each for name in names for each in (dense.get_submodule(name).a, dense.get_submodule(name).b)]
-    for parameters, one in ((ours, adapted), (theirs, dense)):
-        optimizer = torch.optim.SGD(parameters, lr=0.1)
-        for _ in range(5):
-            optimizer.zero_grad()
-            one(input_ids=IDS, labels=IDS).loss.backward()
-            optimizer.step()
-    for found, expected in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    with torch.no_grad():
-        logits = adapted(input_ids=IDS).logits
-        merged: Any = merge(adapted)
-        torch.testing.assert_close(merged(input_ids=IDS).logits, logits, atol=1e-5, rtol=1e-5)
-    shapes = {name: each.shape for name, each in _gpt2().state_dict().items()}
-    assert {name: each.shape for name, each in merged.state_dict().items()} == shapes
-
-
-def test_mambas_layers_give_their_weights_with_the_adapters() -> None:
-    """It reads the weight of a layer in the place of calling it."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.MambaConfig(vocab_size=11, hidden_size=8, num_hidden_layers=2, state_size=2, use_cache=False)
-    model = transformers.MambaForCausalLM(config).eval()
-    before = model(input_ids=IDS).logits
-    adapt(model, four_bits=False, rank=2, alpha=2.0)
-    torch.testing.assert_close(model(input_ids=IDS).logits, before)
-    model(input_ids=IDS).logits.square().sum().backward()
-    assert not [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
 
 
 def test_a_model_that_changes_its_weights_in_evaluation_is_refused() -> None:

@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from remote_agent.jobs.text import GPT, Text
-from remote_agent.models.blocks import Layers, blocks_of
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut, Layers, blocks_of
 from remote_agent.models.part import Part, check
 from remote_agent.models.seams import trace
 
@@ -330,27 +328,6 @@ def test_what_the_first_weights_hide_from_the_loss_is_found() -> None:
 
     with pytest.raises(CannotCut, match="block 2 in a part of its own gives something else"):
         check(model, blocks, trace(model, blocks, loss), loss, _seed)
-
-
-class _Recomputing(nn.Module):
-    """It computes its blocks again in backward by itself, as ``gradient_checkpointing_enable()`` has a model do."""
-
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.blocks, self.reentrant = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
-        return x
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_model_that_computes_its_blocks_again_by_itself_is_refused(reentrant: bool) -> None:
-    model, x = _Recomputing(reentrant), torch.randn(2, 4, requires_grad=True)
-    with pytest.raises(CannotCut, match="block 0 within activation checkpointing of its own") as refused:
-        trace(model, list(model.blocks), lambda: model(x).sum())
-    assert "activation_checkpointing=true" in refused.value.hint
 
 
 def test_a_block_that_is_left_out_in_one_pass_is_seen() -> None:

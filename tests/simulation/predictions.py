@@ -28,9 +28,9 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
+from remote_agent.training.shared.messages import DeviceCosts
 from tests.simulation import product, world
 from tests.simulation.cluster import LATENCY_S, Host
 from tests.simulation.world import BATCH, HOSTS, Factory, Line, Way, World

@@ -51,7 +51,7 @@ from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.shared.stages import micro_batch
 from remote_agent.training.wire import link, listener, stage_links
-from remote_agent.training.worker import channels, reducing, reduction, staged, whole_model
+from remote_agent.training.worker import channels, reducing, reduction, staged
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.staging import StageParts
@@ -372,7 +372,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (server_actor, "place", here),
         (server_actor, "_give_back_memory", lambda: None),
         (channels, "place", here),
-        (whole_model, "gc", types.SimpleNamespace(collect=lambda: None)),  # of all that there is, not of one process
+        (staged, "gc", types.SimpleNamespace(collect=lambda: None)),  # of all that there is, not of one process
         (placement, "living_nodes", nodes),
         (placement, "here", lambda _: node(head)),
         (setup, "measure", measured),

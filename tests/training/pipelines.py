@@ -41,8 +41,8 @@ from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.own_weights import OwnWeights
 from remote_agent.training.worker.stage import Stage, unit_seed
+from remote_agent.training.worker.staged import bring, renew
 from remote_agent.training.worker.staging import BlockProfiler, StageParts, cut_between, stage_of
-from remote_agent.training.worker.whole_model import bring, renew
 
 CPU = torch.device("cpu")
 DEADLINE_S = 300.0

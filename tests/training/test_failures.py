@@ -109,44 +109,6 @@ def test_an_optimizer_that_ends_its_process_is_named(launch: Any) -> None:
     assert event["host"] == "a"
 
 
-def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_trained_from_then_on(launch: Any) -> None:
-    source = job(f"if int(os.environ['N']) > {MEASURED}: loss = loss + model.late.sum()").replace(
-        "return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))",
-        "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
-        "; model.register_parameter('late', nn.Parameter(torch.ones(2))); return model",
-    )
-    run = launch(source, "a", batch_size=12, num_iterations=MEASURED)
-    assert run.finish()[0] == 0, run.events()[-1]
-    (resumed,) = run.of_kind("run_resumed")
-    assert "late" in resumed["cause"]
-    assert run.of_kind("plan")[-1]["strategy"] == "allreduce"
-
-
-def test_a_loss_that_turns_out_to_be_no_mean_over_samples_ends_the_run(launch: Any) -> None:
-    # After the measurement, which calls it MEASURED times at most on each host.
-    late = job(f"loss = loss + model(batch[0]).var() * (int(os.environ['N']) > {MEASURED})")
-    event = failure(launch(late, "ab", batch_size=12, num_iterations=400))
-    assert "depends on which samples are together" in event["cause"]
-    assert "plain torch" in event["hint"]
-
-
-def test_a_checkpoint_that_cannot_be_written_is_named_and_nothing_half_written_is_left(launch: Any) -> None:
-    run = launch(job("time.sleep(0.02)"), "a", batch_size=12, num_iterations=20)
-    (run.folder / "checkpoints").write_text("in the way")
-    event = failure(run)
-    assert "checkpoint" in event["cause"]
-    assert event["step"] == 20
-
-
-def test_a_full_disk_ends_the_run_with_one_line(launch: Any, cluster: Any) -> None:
-    run = launch(job(), "a", batch_size=12)
-    (run.folder / "events.jsonl").symlink_to("/dev/full")
-    code, errors = run.finish()
-    assert code == 1
-    assert "no space left" in errors.lower()
-    assert len(errors.splitlines()) == 1
-
-
 def test_sigterm_ends_the_run_early_with_a_checkpoint(launch: Any) -> None:
     run = launch(job("time.sleep(0.05)"), "a", batch_size=12, num_iterations=100_000, checkpoint_every=5)
     run.until("step", 6)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent.log_lines import stamped
-from remote_agent.protocol import CLUSTER_MARK, PlanMade, RunFailed, Share, SliceReissued
+from remote_agent.protocol import CLUSTER_MARK, PlanMade, RunFailed, Share
 from remote_agent.training.coordinator.journal import in_words
 from remote_agent.training.shared import log_file
 from remote_agent.training.shared.log_file import LogFile
@@ -81,12 +81,6 @@ def test_a_log_does_not_grow_for_ever_and_what_c_prints_follows_it(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coordinator.log", "coordinator.log.1"]
 
 
-def test_a_log_that_is_there_is_continued(tmp_path: Path) -> None:
-    for text in ("before", "after"):
-        LogFile(tmp_path / "cpu.log").write(text)
-    assert texts(tmp_path / "cpu.log") == ["before", "after"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_costs_the_line_and_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "cpu.log").symlink_to("/dev/full")
@@ -99,12 +93,6 @@ def test_a_process_of_no_cluster_of_ours_has_no_log(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(CLUSTER_MARK, str(tmp_path))
     assert log_file.place("digits-1", "cpu") == tmp_path / "runs" / "digits-1" / "cpu.log"
     assert log_file.place("", "cpu") is None
-
-
-def test_an_event_in_words_has_its_kind_and_what_it_says() -> None:
-    event = SliceReissued(seq=3, time=1.0, step=12, worker="nas/cpu", to="mercer/cuda:0", samples=64, stall_s=0.25)
-    said = "slice reissued: step 12, worker nas/cpu, to mercer/cuda:0, samples 64, stall 0.25 s"
-    assert in_words(event) == said
 
 
 def test_an_event_in_words_has_no_table_of_figures_and_nothing_that_was_not_said() -> None:

@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from remote_agent.errors import no_average, none_is_best
 from remote_agent.goals import Goal, Watched
 from remote_agent.training.checkpoint import optimizer_state
-from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.checkpoint.optimizer_state import NotPortable, TrainingState
 from remote_agent.training.errors import JobError, StorageError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.average import EMA
-from remote_agent.training.shared.portable import NotPortable
 
 FOLDER = "checkpoints"
 """Their folder in a run's."""

@@ -1,8 +1,10 @@
-"""Defines a portable form of an optimizer's state, independent of layout, strategy and hosts.
+"""Defines a portable form of an optimizer's ``state_dict()``, independent of layout, strategy and hosts.
 
 By parameter: each entry (``exp_avg``, ``momentum_buffer``) has the parameter's shape; what counts for the parameter as
 a whole (``step``) is a scalar. A shard holds pieces of the streamed flat buffer instead; :func:`assemble` and
-:func:`cut` go from one form to the other, exactly.
+:func:`cut` go from one form to the other, exactly. What belongs to no parameter (counts in the groups) is kept under
+:data:`BESIDE`. A tensor or a number is one entry; a list or a mapping is a JSON text, with its tensors as entries
+beside it. Nothing is pickled.
 
 How a run keeps it, between two steps: ``snapshot`` of an actor copies the state within its own memory, which is short;
 then training goes on, and ``snapshot_taken`` fetches the copy. A run that goes on from a checkpoint calls ``restore``
@@ -11,17 +13,19 @@ of an actor before its weights are published or streamed (``serve``, ``begin``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remote_agent.training.shared import flat, optimizer_extras, portable
+from remote_agent.training.shared import flat, optimizer_options
 from remote_agent.training.shared.average import EMA, WeightAverage
-from remote_agent.training.shared.portable import MARK, Members, NotPortable
 
 Entries = Mapping[str, Tensor | float]
 """What is remembered about one parameter or one piece of the buffer, by name."""
@@ -32,11 +36,20 @@ States = Mapping[str, Entries]
 Shapes = Mapping[str, torch.Size]
 """Shapes of the streamed parameters, in the order of the flat buffer."""
 
+BESIDE = "(optimizer)"
+"""In the place of a parameter's name: what the optimizer remembers beside its parameters' state."""
+
+_MARK = "#"  # in an entry's name: it belongs to a value that takes several entries
 _NUMBER = "!"  # after an entry's name: a Python number, not a tensor
 _OWN_DTYPE = "~"  # after an entry's name: its dtype is not its parameter's, and must not become that
 _OWN_EMA = f"%{ord(EMA[0]):x}{EMA[1:]}"  # for the optimizer's own entry of that name, which is not the run's average
 _REMEMBERING = ("momentum", "amsgrad", "centered")
+_LARGEST = 1 << 62  # a whole number in a tensor
 _SCALARS = frozenset({"step", "mu_product"})  # what torch's elementwise optimizers count for a whole parameter
+
+
+class NotPortable(ValueError):
+    """The state can't be kept in this form, or can't be used here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,31 +114,46 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
 def of_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None, *, copied: bool = True
 ) -> dict[str, dict[str, Tensor | float]]:
-    """A copy, on the CPU, of all that ``optimizer`` remembers about the trained parameters of ``model``.
+    """Return a copy, on the CPU, of the optimizer's ``state_dict()``, by names of the trained parameters of ``model``.
 
-    With the ``average`` of the weights, where one is kept. Where it is not ``copied`` the next step changes it.
+    It includes the ``average`` of the weights, where one is kept. If it is not ``copied`` the next step changes it.
 
     Raises:
-        NotPortable: it remembers something that is no plain data.
+        NotPortable: ``state_dict()`` holds something that is no plain data.
     """
+    try:
+        given = optimizer.state_dict()
+    except Exception as error:
+        raise NotPortable(f"{type(optimizer).__name__}.state_dict failed: {error}") from error
+    states, is_torchs = given.get("state", {}), type(optimizer).__module__.startswith("torch.")
+    names = {id(parameter): name for name, parameter in flat.trained(model).items()}
     result: dict[str, dict[str, Tensor | float]] = {}
-    members, is_torchs = Members(optimizer), type(optimizer).__module__.startswith("torch.")
-    for name, parameter in flat.trained(model).items():
-        entries: dict[str, Tensor | float] = dict(average.of(parameter)) if average is not None else {}
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is None and is_torchs:
+    if average is not None:
+        result = {name: dict(each) for name, each in of_average(model, average).items()}
+    try:
+        for number, parameter in enumerate(_members(optimizer)):
+            if (name := names.get(id(parameter))) is None:
                 continue
-            try:
-                entry = portable.token(key, members) if key != EMA else _OWN_EMA
-                if portable.is_entry(value) and isinstance(value, Tensor):
+            entries = result.setdefault(name, {})
+            for key, value in states.get(number, {}).items():
+                if value is None and is_torchs:
+                    continue
+                if not isinstance(key, str):
+                    raise NotPortable(f"something by a {type(key).__name__}")
+                entry = _OWN_EMA if key == EMA else quote(key, safe="").replace("~", "%7E")
+                if _is_entry(value) and isinstance(value, Tensor):
                     entry = named(entry, value, parameter)
-                portable.put(entries, entry, value, members, copied=copied)
-            except NotPortable as error:
-                raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers {error}") from error
-        if entries:
-            result[name] = entries
-    extras = optimizer_extras.of(optimizer)
-    return result | ({optimizer_extras.NAME: extras} if extras else {})
+                _put(entries, entry, value, copied=copied)
+        beside = {
+            "state": {key: value for key, value in states.items() if not isinstance(key, int)},
+            "groups": optimizer_options.changed(optimizer, given.get("param_groups", [])),
+            "own": {key: value for key, value in given.items() if key not in ("state", "param_groups")},
+        }
+        if beside["state"] or beside["own"] or any(beside["groups"]):
+            _put(result.setdefault(BESIDE, {}), "all", beside, copied=copied)
+    except NotPortable as error:
+        raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers {error}") from error
+    return {name: entries for name, entries in result.items() if entries}
 
 
 def of_average(model: nn.Module, average: WeightAverage) -> dict[str, Entries]:
@@ -142,21 +170,20 @@ def only_average(states: States) -> dict[str, Entries]:
 def into_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, states: States, average: WeightAverage | None = None
 ) -> None:
-    """Let ``optimizer`` remember ``states``, on its parameters' devices; about other parameters it knows nothing.
+    """Load ``states`` into ``optimizer``, on its parameters' devices; it forgets nothing about other parameters.
 
-    What ``states`` have of the weights' ``average`` goes there.
+    What ``states`` hold of the weights' ``average`` goes there.
 
     Raises:
-        NotPortable: they are of another model.
+        NotPortable: they are of another model or of another kind of optimizer.
     """
     parameters = flat.trained(model)
-    unknown = [name for name in states if name not in parameters and name != optimizer_extras.NAME]
-    if unknown:
+    if unknown := [name for name in states if name not in parameters and name != BESIDE]:
         raise NotPortable(f"the optimizer's state names {unknown[0]}, which the model does not train")
-    numbers = {id(parameter): number for number, parameter in enumerate(Members(optimizer).all)}
+    numbers = {id(parameter): number for number, parameter in enumerate(_members(optimizer))}
     kept: dict[int, Entries] = {}
     for name, entries in states.items():
-        if name == optimizer_extras.NAME:
+        if name == BESIDE:
             continue
         parameter = parameters[name]
         if average is not None:
@@ -164,8 +191,7 @@ def into_optimizer(
         own = {key: value for key, value in entries.items() if key != EMA}
         if id(parameter) in numbers and own:
             kept[numbers[id(parameter)]] = own
-    load(optimizer, kept)
-    optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
+    load(optimizer, kept, states.get(BESIDE, {}))
 
 
 def named(key: str, value: Tensor, parameter: Tensor) -> str:
@@ -173,25 +199,131 @@ def named(key: str, value: Tensor, parameter: Tensor) -> str:
     return key if key == "step" or value.dtype == parameter.dtype else key + _OWN_DTYPE
 
 
-def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries]) -> None:
-    """Let ``optimizer`` remember ``kept``, by its parameters' numbers, names as :func:`named` gives them.
+def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries], beside: Entries | None = None) -> None:
+    """Load ``kept``, by the optimizer's parameters' numbers, and what it remembers ``beside`` them.
 
-    In place, and of these parameters alone: ``load_state_dict`` would part a wrapper from what it wraps, which may have
-    the same groups, and empty what an optimizer remembers from the beginning. Devices and dtypes become as there.
+    In place, unless the optimizer has a ``load_state_dict`` of its own: torch's would part a wrapper from what it
+    wraps, which may have the same groups, and cast what has another dtype than its parameter.
     """
-    members = Members(optimizer)
-    groups = [group for group in optimizer.param_groups for _ in group["params"]]
-    for number, entries in kept.items():
-        parameter, group, state = members.all[number], groups[number], optimizer.state[members.all[number]]
-        state.clear()
-        for name, value in portable.values(entries, members).items():
-            key = portable.key_of(name.removesuffix(_OWN_DTYPE), members)
-            if isinstance(value, Tensor) and name in entries:
-                stays = key == "step" and not (group.get("capturable") or group.get("fused"))
-                cast = parameter.is_floating_point() and key != "step" and not name.endswith(_OWN_DTYPE)
-                dtype = parameter.dtype if cast else value.dtype
-                value = value.to(value.device if stays else parameter.device, dtype, copy=True)
-            state[key] = value
+    if not kept and not beside:
+        return
+    members = _members(optimizer)
+    device = members[0].device if members else torch.device("cpu")
+    more = _values(beside, device).get("all", {}) if beside else {}
+    shared, groups = more.get("state", {}), more.get("groups", [])
+    states = {number: _loaded(entries, optimizer, number) for number, entries in kept.items()}
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        given = {**optimizer.state_dict(), **more.get("own", {})}
+        if "state" in given:
+            given["state"] = {**given["state"], **shared, **states}
+        for group, own in zip(given.get("param_groups", []), groups, strict=False):
+            group.update(own)
+        try:
+            optimizer.load_state_dict(given)
+        except Exception as error:
+            raise NotPortable(f"{type(optimizer).__name__}.load_state_dict failed: {error}") from error
+        return
+    for number, state in states.items():
+        optimizer.state[members[number]].clear()
+        optimizer.state[members[number]].update(state)
+    optimizer.state.update(shared)
+    if groups and len(groups) != len(optimizer.param_groups):
+        raise NotPortable(f"it is of an optimizer with {len(groups)} groups")
+    for group, own in zip(optimizer.param_groups, groups, strict=False):
+        group.update(own)
+
+
+def _loaded(entries: Entries, optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
+    """The state of the parameter of that number, on its device and in the dtype that it had."""
+    parameter = _members(optimizer)[number]
+    group = next(each for each in optimizer.param_groups if any(one is parameter for one in each["params"]))
+    state: dict[str, Any] = {}
+    for name, value in _values(entries, parameter.device).items():
+        key = unquote(name.removesuffix(_OWN_DTYPE))
+        if isinstance(value, Tensor) and name in entries:
+            stays = key == "step" and not (group.get("capturable") or group.get("fused"))
+            cast = parameter.is_floating_point() and key != "step" and not name.endswith(_OWN_DTYPE)
+            dtype = parameter.dtype if cast else value.dtype
+            value = value.to(value.device if stays else parameter.device, dtype, copy=True)
+        state[key] = value
+    return state
+
+
+def _members(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+# --- Plain data as entries -------------------------------------------------------------------------------------------
+
+
+def _is_entry(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_quantized
+    return isinstance(value, bool | float) or (type(value) is int and abs(value) < _LARGEST)
+
+
+def _put(entries: MutableMapping[str, Tensor | float], name: str, value: Any, *, copied: bool) -> None:
+    """Enter a value under a name."""
+
+    def kept(tensor: Tensor) -> Tensor:
+        here = tensor.detach().cpu()
+        return here.clone() if copied else here
+
+    if _is_entry(value):
+        entries[name] = kept(value) if isinstance(value, Tensor) else value
+        return
+    tensors: list[Tensor] = []
+    text = json.dumps(_described(value, tensors)).encode()
+    entries[name + _MARK] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    entries.update({f"{name}{_MARK}{number}": kept(tensor) for number, tensor in enumerate(tensors)})
+
+
+def _values(entries: Entries, device: torch.device) -> dict[str, Any]:
+    """The values that were :func:`_put` under these names; tensors within lists are copied to ``device``."""
+    result: dict[str, Any] = {}
+    for name, entry in entries.items():
+        value, mark, number = name.partition(_MARK)
+        try:
+            if not mark:
+                result[name] = entry
+            elif not number:
+                text = json.loads(bytes(torch.as_tensor(entry).tolist()))
+                tensors = {
+                    each[len(name) :]: torch.as_tensor(entries[each])
+                    for each in entries
+                    if each.startswith(name) and each != name
+                }
+                result[value] = _made(text, tensors, device)
+        except (ValueError, LookupError, TypeError) as error:
+            raise NotPortable(f"{value} can't be read: {error}") from error
+    return result
+
+
+def _described(value: Any, tensors: list[Tensor]) -> Any:
+    """``value`` for JSON; its tensors are added to the list."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Tensor) and _is_entry(value):
+        tensors.append(value)
+        return {"tensor": len(tensors) - 1, "on_cpu": value.device.type == "cpu"}
+    if isinstance(value, list | tuple):
+        return {"tuple" if isinstance(value, tuple) else "list": [_described(each, tensors) for each in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_described(key, tensors), _described(each, tensors)] for key, each in value.items()]}
+    raise NotPortable(f"a {type(value).__name__}")
+
+
+def _made(text: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """What :func:`_described` described."""
+    if not isinstance(text, dict):
+        return text
+    kind, held = next(iter(text.items()))
+    if kind == "tensor":
+        return tensors[str(held)].to("cpu" if text["on_cpu"] else device, copy=True)
+    if kind == "dict":
+        return {_made(key, tensors, device): _made(each, tensors, device) for key, each in held}
+    made = [_made(each, tensors, device) for each in held]
+    return tuple(made) if kind == "tuple" else made
 
 
 # --- On the wire -----------------------------------------------------------------------------------------------------
@@ -287,8 +419,8 @@ def cut(states: States, shapes: Shapes, begin: int, end: int) -> dict[str, Tenso
         raise NotPortable(f"not every parameter from {pieces[0][0]} to {pieces[-1][0]} was stepped")
     result: dict[str, Tensor] = {}
     for key in keys.pop() if keys else ():
-        if MARK in key:
-            raise NotPortable(f"{key.partition(MARK)[0]} is no tensor, and can't be cut")
+        if _MARK in key:
+            raise NotPortable(f"{key.partition(_MARK)[0]} is no tensor, and can't be cut")
         values = [torch.as_tensor(entries[key]) for _, entries, _ in pieces]
         if _is_scalar(key, values, [shapes[name] for name, _, _ in pieces]):
             if any(not torch.equal(value, values[0]) for value in values):
@@ -322,7 +454,7 @@ def for_workers(inner: Sequence[States], workers: int) -> tuple[States, ...]:
         entries: dict[str, Tensor | float] = {}
         for key, first in inner[0][name].items():
             values = [torch.as_tensor(states[name][key]) for states in inner if key in states[name]]
-            if MARK in key or any(value.shape != values[0].shape for value in values):
+            if _MARK in key or any(value.shape != values[0].shape for value in values):
                 entries[key] = first  # a mean of lists says nothing
             elif _is_scalar(key, values[:1], [values[0].shape]) or not values[0].is_floating_point():
                 most = torch.stack(values).amax(0)

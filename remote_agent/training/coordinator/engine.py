@@ -39,7 +39,6 @@ from remote_agent.training.errors import (
     WorkersGone,
 )
 from remote_agent.training.shared import rpc
-from remote_agent.training.user_code.job_values import read_by_loss
 
 
 def run(
@@ -61,7 +60,6 @@ def run(
     with contextlib.ExitStack() as told:
         try:
             own = job.guard("create_callbacks", request.job.create_callbacks) if request.job.create_callbacks else ()
-            request = dataclasses.replace(request, held=read_by_loss(request.job.factory))
             asked = loggers.wanted(request.config.log_to)
             told.enter_context(Callbacks([*own, *asked, *callbacks], journal, request.folder, request.host))
             with Crashes(journal) as crashes:

@@ -32,7 +32,7 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.data import blocks, extent
 from remote_agent.training.data.block_index import BlockIndex, BlockReader
 from remote_agent.training.data.blocks import Batch, Block
-from remote_agent.training.data.collating import collated
+from remote_agent.training.data.columns import collated
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.deadlines import CLOSE_S, DATA_S
@@ -40,7 +40,7 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.shared.slices import Indices, SliceSpan
-from remote_agent.training.user_code import job_code, seeding
+from remote_agent.training.user_code import seeding
 
 AHEAD = 4
 """Most batches that are read ahead of the training."""
@@ -125,7 +125,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
         if self._available(begin.start + self._batch) == begin.start:
-            raise JobError("the data gave no sample", hint=job_code.with_unsent("look at the data's own code"))
+            raise JobError("the data gave no sample", hint="look at the data's own code")
         if own_batches:
             self._batch = self._batch_end(begin.start, 0) - begin.start
         whole = own_batches and not spec_of(config.strategy).rounds

@@ -37,8 +37,6 @@ from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.deadlines import SERVER_SILENT_S
 from remote_agent.training.errors import JobError, ServerGone, StageLost, TrainingError, WeightsGone
 from remote_agent.training.shared import flat, rpc
-from remote_agent.training.user_code.head_copies import HeadCopies
-from remote_agent.training.worker.device.watching import is_due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +80,6 @@ def _train(
 ) -> Outcome:
     config, journal, order, source = session.config, session.journal, session.order, session.source
     optimizer = job.create_optimizer(request.job.factory, model, config)
-    data = source.for_workers() if source.size is not None else None
-    head = HeadCopies(request.job.factory, request.held, model, optimizer, data, session.buffer_names)
     begun = time.monotonic()
     progress.step = order.done + 1
     samples = order.start
@@ -123,8 +119,6 @@ def _train(
                     judged = judge.after(session, report.step, samples - report.samples, samples)
                     if judged.evaluated:
                         takeover_file.keep(session)
-                    if is_due(report.step):
-                        head.refuse_changed()
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _report_saved(request, session, saver.poll)
@@ -132,17 +126,16 @@ def _train(
                     if judged.best or (session.is_checkpoint(report.step) and saver.is_free()):
                         began = time.monotonic()
                         saver.best = judge.best_step(session)
-                        snapshot = _save(request, model, session, saver, slices, report, samples, head)
+                        snapshot = _save(request, model, session, saver, slices, report, samples)
                         saved, stall_s = report.step, time.monotonic() - began
                     timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
-                head.refuse_changed()
                 judged = judge.last(session, last.step, samples) if not asked() else Verdict()
                 if saved != last.step or judged.evaluated:
                     saver.best = judge.best_step(session)
-                    _save(request, model, session, saver, slices, last, samples, head)
+                    _save(request, model, session, saver, slices, last, samples)
                 _report_saved(request, session, saver.finish)
                 break
             except ServerGone as lost:
@@ -152,7 +145,6 @@ def _train(
                 with contextlib.suppress(StageLost):  # what was to be in a checkpoint is lost, too
                     _report_saved(request, session, saver.finish)
                 session = recut.go_back(request, session, model, lost)
-            head.loaded()
             saved = step = session.order.done
             copies.forget(step)
             slices.go_back(step)
@@ -207,7 +199,6 @@ def _save(
     slices: SliceRecord,
     report: StepReport,
     samples: int,
-    head: HeadCopies,
 ) -> Snapshot | None:
     """Fetch the weights after ``report.step`` into the coordinator's model, and start to write a checkpoint.
 
@@ -221,7 +212,6 @@ def _save(
     except rpc.NoAnswer as error:
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
-    head.loaded()
     saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names, slices.flush)
     return snapshot
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ class Request:
         commands: offset of the first user command for this run; None: those after its start.
         given: names of the settings of ``--set``.
         swept: names of the settings in which the trials of a sweep differ, if this is one of them.
-        held: what the job's loss reads of the job's own values, as the workers get them.
         lasting: servers and workers outlive the coordinator, so that a new one can take over (``takeover``).
     """
 
@@ -62,7 +60,6 @@ class Request:
     notes: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     swept: tuple[str, ...] = ()
-    held: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: RunSpec, job: Job, config: TrainingConfig, folder: Path, **more: Any) -> Request:

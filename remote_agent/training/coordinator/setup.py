@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.protocol import CONTROL_FILE
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
@@ -47,12 +47,12 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
-from remote_agent.training.data import datasets, held_model
+from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.job_fingerprint import JobFingerprint, other_files
+from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
@@ -114,7 +114,6 @@ def ready(
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
-        source.notes += held_model.note(given, model)
         validated_on = validation.of_job(request, config)
         request = restart.with_fewer_shards(dataclasses.replace(request, config=config))
         config = request.config
@@ -281,12 +280,9 @@ def opened(
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.report(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    differ = (
-        findings.differs(request.config, config, measured.findings),
-        other_files(measured.workers),
-    )
-    for text in filter(None, differ if known.found is None else ()):
-        journal.write(protocol.Notice, step=0, host=request.host, text=text)
+    differs = findings.differs(request.config, config, measured.findings)
+    if differs and known.found is None:
+        journal.write(protocol.Notice, step=0, host=request.host, text=differs)
     with joining:
         yield session, model
 

@@ -25,7 +25,7 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import datasets, ray_data
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code import job_code, seeding
+from remote_agent.training.user_code import seeding
 
 PARTS = 64
 """Least batches, if there are enough samples, so that all devices finish at about the same time."""
@@ -134,8 +134,7 @@ def validation_of(given: object, config: TrainingConfig, most: int | None = None
     else:
         batches = _cut(len(data), config, most)
     if not batches:
-        hint = job_code.with_unsent("bring some, or leave validation_data out")
-        raise JobError("the validation data has no sample", hint=hint)
+        raise JobError("the validation data has no sample", hint="bring some, or leave validation_data out")
     return Validation(data, batches)
 
 

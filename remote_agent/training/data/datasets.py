@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,11 +26,50 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from remote_agent.current_call import HERE
 from remote_agent.training import job
-from remote_agent.training.data import columns, own_arrays
-from remote_agent.training.data.collating import collated
+from remote_agent.training.data import columns
+from remote_agent.training.data.columns import collated
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
+from remote_agent.training.user_code.ownership import is_of_users
+
+T = TypeVar("T")
+
+DEPTH = 5
+"""How deep data sets in data sets are entered."""
+
+_READ_ONLY = "read-only"
+"""What numpy says of an array that can't be written to."""
+
+
+def with_own_arrays(function: Callable[[], T], data: object) -> T:
+    """Call code of ``data``, and once more with arrays of its own if it writes into a shared one."""
+    try:
+        return function()
+    except ValueError as error:
+        if _READ_ONLY not in str(error) or not _made_own(data):
+            raise
+        return function()
+
+
+def _made_own(data: object) -> bool:
+    """Give the data set copies of its read-only arrays; false: it has none."""
+    found = list(_shared(data, DEPTH))
+    for space, name, array in found:
+        space[name] = array.copy()
+    return bool(found)
+
+
+def _shared(value: Any, depth: int) -> Iterator[tuple[Any, Any, np.ndarray[Any, Any]]]:
+    """Where read-only arrays lie: the list or mapping, the place in it, the array."""
+    space: Any = value if isinstance(value, list | dict) else getattr(value, "__dict__", {})
+    is_entered = isinstance(value, list | dict | Dataset) or is_of_users(type(value).__module__)
+    for name, each in list(enumerate(space) if isinstance(space, list) else space.items()) if is_entered else ():
+        if type(each) is np.ndarray and not each.flags.writeable:
+            yield space, name, each
+        elif depth:
+            yield from _shared(each, depth - 1)
+
 
 HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"
 
@@ -218,7 +257,7 @@ def _fetched(data: Any, indices: Indices, seed: int | None, begin: int) -> Any:
         return data[torch.from_numpy(indices)]
     if callable(getattr(data, "batch", None)):
         called = partial(_seeded, seed, begin, data.batch, torch.from_numpy(indices))
-        return job.guard(f"batch({_named(indices)})", own_arrays.calling, called, data)
+        return job.guard(f"batch({_named(indices)})", with_own_arrays, called, data)
     return collated(_samples(data, indices, seed, begin), indices.tolist())
 
 
@@ -232,14 +271,14 @@ def _samples(data: Any, indices: Indices, seed: int | None, begin: int) -> list[
     # torch's own Subset has it too, and there each sample can be had by itself.
     if callable(getattr(data, "__getitems__", None)) and not isinstance(data, Subset):
         called = partial(_seeded, seed, begin, data.__getitems__, indices.tolist())
-        return list(job.guard(f"__getitems__({_named(indices)})", own_arrays.calling, called, data))
+        return list(job.guard(f"__getitems__({_named(indices)})", with_own_arrays, called, data))
     found = []
     HERE.enter("__getitem__")
     for place, index in enumerate(indices.tolist()):
         HERE.sample(index)
         called = partial(_seeded, seed, begin + place, operator.getitem, data, index)
         try:
-            found.append(own_arrays.calling(called, data))
+            found.append(with_own_arrays(called, data))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise job.as_job_error(f"__getitem__({index})", error) from error
     HERE.leave()

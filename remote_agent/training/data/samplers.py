@@ -26,7 +26,7 @@ from remote_agent.training.data.order import Epochs, permutation_of
 from remote_agent.training.data.order_record import Drawn, OrderRecord
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code import job_code, seeding
+from remote_agent.training.user_code import seeding
 
 MAX = 1 << 22
 """Samples after which a sampler is taken to have no end, where the run's length follows from its end."""
@@ -187,7 +187,7 @@ def epochs_of(
     if batch_sampler_of(loader) or not (is_shuffle(loader) or _is_in_order(loader)):
         return Sampled(loader, size, seed, batch, record(), to_end=to_end)
     if not size:
-        raise JobError("the dataset has no sample", hint=job_code.with_unsent("bring some data"))
+        raise JobError("the dataset has no sample", hint="bring some data")
     ends = cut(size, batch, loader.drop_last)
     if not len(ends):
         raise JobError(

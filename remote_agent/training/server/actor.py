@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from remote_agent.goals import Watched
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import Fragment, Resumption
+from remote_agent.training.checkpoint.optimizer_state import Fragment, NotPortable, Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.server.relay import Relay, RelayServer
@@ -39,7 +39,6 @@ from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
 from remote_agent.training.shared.output import OUTPUT
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.user_code import checks
 from remote_agent.training.user_code.user_errors import LOADING
 from remote_agent.training.wire.endpoint import ShardEndpoint, Stream, StreamInfo, place

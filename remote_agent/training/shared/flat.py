@@ -124,15 +124,6 @@ def trained_as(model: nn.Module) -> str:
     return hashlib.blake2b("\n".join(sorted(trained(model))).encode(), digest_size=16).hexdigest()
 
 
-def numbers_of(tensor: Tensor) -> Tensor:
-    """A tensor's numbers; of a sparse one those that it holds, without their places; of a nested one those of all."""
-    if tensor.is_nested:
-        return torch.cat([each.detach().reshape(-1) for each in tensor.unbind()])
-    if tensor.layout == torch.strided:
-        return tensor.detach()
-    return tensor.detach().coalesce().values() if tensor.layout == torch.sparse_coo else tensor.detach().values()
-
-
 def some(tensor: Tensor, most: int) -> Tensor:
     """At most so many of a tensor's numbers, from all over it, in a row."""
     return tensor.detach().reshape(-1)[:: 1 + tensor.numel() // most]
@@ -140,12 +131,9 @@ def some(tensor: Tensor, most: int) -> Tensor:
 
 def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     """Shape, sum and sum of squares: what tells in little memory whether a tensor was changed."""
-    numbers = numbers_of(tensor).cpu()
+    numbers = tensor.detach().cpu()
     numbers = (torch.view_as_real(numbers) if numbers.is_complex() else numbers).double()
-    shape = (
-        (len(tensor.unbind()), len(numbers)) if tensor.is_nested else tuple(tensor.shape)
-    )  # it has none, or a new one
-    return shape, float(numbers.sum()), float((numbers * numbers).sum())
+    return tuple(tensor.shape), float(numbers.sum()), float((numbers * numbers).sum())
 
 
 def _differs(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

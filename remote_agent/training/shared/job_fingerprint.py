@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from remote_agent.training.errors import JobError
 
@@ -37,11 +36,6 @@ SAMPLES_HINT = (
     " out of the run. A dataset whose samples are other ones on each host on purpose says so: by_host = True"
 )
 
-FILES = (
-    "{what} names {own} on {host}, and {theirs} on {other}: samples that come from files that differ would be others"
-    " there, and only a few samples are compared; copy the same files to each host. A dataset whose samples are other"
-    " ones on each host on purpose says so: by_host = True"
-)
 
 LOSS_HINT = (
     "let model and loss depend on samples, weights and config alone: what they read of environment, files and packages"
@@ -95,19 +89,15 @@ class JobFingerprint:
         held: of tensors and floats that modules hold beside their parameters and buffers.
         samples: the first samples' numbers, by where they are; without those that are others when taken again.
         loss: theirs; None: not known, or random.
-        reached: other numbers that model and loss can reach, to explain why the loss differs.
-        files: that the data names, by where; of each how many, their bytes, and a digest.
     """
 
     held: Held = field(default_factory=dict)
     samples: Mapping[str, Numbers] = field(default_factory=dict)
     loss: FirstLoss | None = None
-    reached: Mapping[str, object] = field(default_factory=dict)
-    files: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
 
     def without_loss(self) -> JobFingerprint:
         """The same for processes that have other weights at first."""
-        return dataclasses.replace(self, loss=None, reached={})
+        return dataclasses.replace(self, loss=None)
 
 
 Named = tuple[str, JobFingerprint]
@@ -121,7 +111,6 @@ class Difference:
     what: str
     values: tuple[str, str]
     hint: str
-    more: str = ""
 
 
 def refuse(workers: Sequence[Named], head: JobFingerprint) -> None:
@@ -141,23 +130,6 @@ def refuse(workers: Sequence[Named], head: JobFingerprint) -> None:
     refuse_one(usual, [("the coordinator's process", JobFingerprint(held=tensors))])
 
 
-def other_files(workers: Sequence[Named]) -> str:
-    """What to tell the user where the data's files are not the same on all hosts; empty: nothing."""
-    for (host, own), (other, theirs) in pairwise(workers):
-        for what in own.files.keys() & theirs.files.keys():
-            one, two = own.files[what], theirs.files[what]
-            if one != two:
-                shown = (_of_files(one), _of_files(two))
-                own_, theirs_ = shown if shown[0] != shown[1] else (shown[0], "as many, with other contents,")
-                return FILES.format(what=what, own=own_, theirs=theirs_, host=host, other=other)
-    return ""
-
-
-def _of_files(files: tuple[int, int, str]) -> str:
-    count, size, _ = files
-    return f"{count:,} file{'s' * (count != 1)} of {size:,} bytes"
-
-
 def refuse_one(worker: Named, others: Sequence[Named]) -> None:
     """Refuse a worker that does not make the same of the job as the others, which do among themselves.
 
@@ -170,7 +142,7 @@ def refuse_one(worker: Named, others: Sequence[Named]) -> None:
             own, theirs = found.values
             raise JobError(
                 f"{worker[0]} and {name} would not train the same: {found.what} is {own} on {worker[0]}, and {theirs}"
-                f" on {name}{found.more}",
+                f" on {name}",
                 hint=found.hint,
                 host=worker[0].partition("/")[0],
             )
@@ -201,10 +173,8 @@ def _of_losses(one: JobFingerprint, other: JobFingerprint) -> Difference | None:
     ]
     if not apart:
         return None
-    name = next((name for name, own in one.reached.items() if not _is_close(own, other.reached.get(name, own))), "")
-    more = f"; {name} differs, too: {_said(one.reached[name])} and {_said(other.reached[name])}" if name else ""
     what = "the loss of the same samples with the first weights"
-    return Difference(what=what, values=(f"{apart[0][0]:.6g}", f"{apart[0][1]:.6g}"), hint=LOSS_HINT, more=more)
+    return Difference(what=what, values=(f"{apart[0][0]:.6g}", f"{apart[0][1]:.6g}"), hint=LOSS_HINT)
 
 
 def _is_same(one: Numbers, other: Numbers) -> bool:
@@ -235,14 +205,6 @@ def _is_held_alike(one: tuple[int, float, float], other: tuple[int, float, float
     return count == count_ and near and math.isclose(squares, squares_, rel_tol=UNLIKE, abs_tol=1e-9)
 
 
-def _is_close(one: object, other: object) -> bool:
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_is_close, one, other))
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=UNLIKE, abs_tol=1e-6) or not math.isfinite(one - other)
-    return one == other
-
-
 def _shown(numbers: Numbers) -> str:
     first = ", ".join(f"{each:.6g}" for each in numbers.some[:4])
     if not numbers.shape:
@@ -253,10 +215,3 @@ def _shown(numbers: Numbers) -> str:
 def _of_held(held: tuple[int, float, float]) -> str:
     count, total, _ = held
     return f"{total:.6g}" if count == 1 else f"{count:,} numbers with the sum {total:.6g}"
-
-
-def _said(value: object) -> str:
-    """A value of :attr:`JobFingerprint.reached`: a number, or a tensor's shape, sum and sum of squares."""
-    if isinstance(value, tuple) and len(value) == 3:
-        return f"a tensor with the sum {value[1]:.6g}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ is always the machinery's: a dead process, a lost object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,34 @@ from remote_agent.current_call import Place
 from remote_agent.goals import Watched
 from remote_agent.training.errors import DeviceUnfit, JobError, LossNotFinite, StateChanged, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCosts:
+    """What a step costs beside forward and backward.
+
+    Attributes:
+        step_s: of AdamW over all parameters, on the device.
+        update_s: of the same for one number, on the host's processor.
+        ready: for equal parts of the buffer, which part of a slice's time has passed when their gradients are there.
+        codec_s: seconds to write and read one number, by codec.
+        turn_s: from sending a small chunk to having the answer, through TCP and two threads of this host.
+        touch_s: what each number of a chunk takes of the processor beside that: summed, and copied.
+    """
+
+    step_s: float = 0.0
+    update_s: float = 0.0
+    ready: tuple[float, ...] = ()
+    codec_s: Mapping[str, float] = field(default_factory=dict)
+    turn_s: float = 0.0
+    touch_s: float = 0.0
+
 
 REPAIR, PING, EXCHANGE, LINK = "repair", "ping", "exchange", "link"
 """Groups of calls that an actor carries out while a step or slice is under way: slices that others have lost, pings and

@@ -7,8 +7,10 @@ devices, an environment variable.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +30,49 @@ _AS_FAST_AS_POSSIBLE = frozenset({"params", "foreach", "fused", "capturable", "d
 _HINT = (
     "let create_optimizer and create_scheduler depend on model and config alone, not on a host's devices or variables"
 )
+
+
+_first: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def begin(optimizer: torch.optim.Optimizer) -> None:
+    """Note the options of the groups before the first step."""
+    _first[optimizer] = [_copies(group) for group in optimizer.param_groups]
+
+
+def was_set(optimizer: torch.optim.Optimizer, group: int, options: Mapping[str, Any]) -> None:
+    """Note that a schedule has set these options of a group: they are not the optimizer's own."""
+    if optimizer in _first:
+        _first[optimizer][group] |= _copies(options)
+
+
+def changed(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each group of a ``state_dict()``, the options that the optimizer itself has changed since :func:`begin`.
+
+    The others are left to the job's code and the run's settings.
+    """
+    first = _first.get(optimizer, groups)
+    return [
+        {name: value for name, value in group.items() if name != "params" and not _is_equal(value, was.get(name, _NEW))}
+        for group, was in zip(groups, first, strict=False)
+    ]
+
+
+_NEW = object()
+
+
+def _copies(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: copy.deepcopy(each) if isinstance(each, (Tensor, list, dict)) else each
+        for name, each in options.items()
+        if name != "params"
+    }
+
+
+def _is_equal(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and (one is other or bool(one == other))
 
 
 class Sets(Protocol):

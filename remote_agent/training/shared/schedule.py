@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from remote_agent.goals import Watched
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.shared import optimizer_extras, optimizer_options
+from remote_agent.training.shared import optimizer_options
 
 Options = Mapping[str, Any]
 """What a scheduler has set in one parameter group."""
@@ -110,7 +110,7 @@ class Schedule:
         for number, group in enumerate(optimizer.param_groups):
             options = self.options(number, step)
             group.update(options)
-            optimizer_extras.was_set(optimizer, number, options)
+            optimizer_options.was_set(optimizer, number, options)
 
     def _rewind(self) -> None:
         self._replica = _empty_copy(self._optimizer)

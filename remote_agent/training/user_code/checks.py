@@ -21,7 +21,6 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import LocalState
-from remote_agent.training.user_code import job_values
 from remote_agent.training.user_code.names import TURNS
 
 _ONE = (
@@ -99,8 +98,7 @@ def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
     """What ``create_optimizer`` gave, when a run can step it.
 
     Raises:
-        JobError: it is no optimizer, several, one that calls the loss itself, or has a ``zero_grad`` that counts, or
-            one over other parameters.
+        JobError: it is no optimizer, several, one that calls the loss itself, or one over other parameters.
     """
     if isinstance(made, Mapping) and "optimizer" in made:
         hint = "return its optimizer, and the scheduler from create_scheduler(optimizer, config)"
@@ -113,12 +111,6 @@ def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
         raise JobError(
             f"{_kind(made)} calls the loss again within a step (a closure), which one of many workers can't answer",
             hint="use an optimizer whose step() needs gradients alone: SGD, Adam, AdamW, Adafactor or one of your own",
-        )
-    if job_values.keeps_something(type(made).zero_grad):
-        raise JobError(
-            f"zero_grad of the optimizer {_kind(made)} does other things than to clear gradients, and a run does not"
-            " call it: each step begins with new gradients",
-            hint="do them in step(), or in a hook of it",
         )
     known = {id(parameter) for parameter in model.parameters()}
     given = [parameter for group in made.param_groups for parameter in group["params"]]

@@ -39,10 +39,8 @@ class Sent:
     folder: Path
 
 
-_QUOTED = re.compile(r"""["']([^"'\n]+)["']""")
 """A text in Python's code."""
 
-_MOST_NAMED = 3
 """Files that were not sent and are named in one sentence."""
 
 _MAINS = ("__main__", "__mp_main__")
@@ -131,19 +129,6 @@ def advice(error: BaseException) -> str:
         if _root is not None and Path(name).is_absolute() and f"/{FOLDER}/" in name and not Path(name).exists():
             return f"{name} is a path of another host: name it relative to the job's folder"
     return ""
-
-
-def with_unsent(hint: str) -> str:
-    """``hint``, and what else to do if the job's text names files beside it that were not sent."""
-    if _root is None:
-        return hint
-    texts = (path.read_text("utf-8", "replace") for path in sorted(_root.rglob("*.py")))
-    names = dict.fromkeys(left for text in texts for name in _QUOTED.findall(text) if (left := _left_behind(name)))
-    named = list(names)[:_MOST_NAMED]
-    if not named:
-        return hint
-    options = " ".join(f"--with {name}" for name in named)
-    return f"{hint}; its code names {', '.join(named)}, which was not sent: if it is read, start the run with {options}"
 
 
 def _names_in(error: BaseException) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Mapping
+from types import FunctionType
 
 from remote_agent.training.errors import JobError
 
@@ -42,7 +41,7 @@ ALIKE = 0.85
 
 
 def refuse_uncalled(factory: object) -> None:
-    """Refuse a method that is likely meant to be one of :data:`ARGUMENTS`, which the job lacks, and that nothing uses.
+    """Refuse a method that is likely meant to be one of :data:`ARGUMENTS`, which the job lacks.
 
     So are a job's own steps (:data:`STEPS`).
 
@@ -53,7 +52,7 @@ def refuse_uncalled(factory: object) -> None:
     own = {name for each in kind.__mro__[:-1] for name, value in vars(each).items() if isinstance(value, FunctionType)}
     for name in sorted(own):
         meant = "" if name.startswith("_") or name in ARGUMENTS else _meant(name)
-        if meant and getattr(factory, meant, None) is None and name not in _used(kind):
+        if meant and getattr(factory, meant, None) is None:
             raise JobError(
                 f"the job has a {name}(), which is not called, and no {meant}()",
                 hint=f"name it {meant}, or begin its name with _ if it is for your own use",
@@ -105,21 +104,3 @@ def _takes(factory: object, name: str, given: tuple[str, ...]) -> bool:
 
 def _meant(name: str) -> str:
     return MEANT.get(name) or next(iter(difflib.get_close_matches(name, ARGUMENTS, 1, ALIKE)), "")
-
-
-def _used(kind: type) -> set[str]:
-    """All names that the methods of a class use."""
-    return {
-        name
-        for each in kind.__mro__[:-1]
-        for value in vars(each).values()
-        if isinstance(code := getattr(getattr(value, "__func__", value), "__code__", None), CodeType)
-        for name in _names(code)
-    }
-
-
-def _names(code: CodeType) -> Iterator[Any]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)

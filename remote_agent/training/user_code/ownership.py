@@ -3,21 +3,16 @@
 By this it is decided which lines an error shows, which objects are looked into for what a job changes, what a job's
 file has replaced in libraries, and which of the modules beside the job are sent with it.
 
-Libraries lie in Python's own folders and in those of a known name. But they can lie in any folder of ``sys.path``
-(``pip install --target``, pex, Bazel): so what an installer has copied is a library's, wherever it lies; the installer
-left a record of these files beside them. A folder that is installed in place (``pip install --editable``) is in no
-such record: its code is the user's, who can edit it, even if it is a clone of somebody else's library.
+Libraries lie in Python's own folders and in those of a known name. A folder that is installed in place
+(``pip install --editable``) is the user's, who can edit it, even if it is a clone of somebody else's library.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import functools
 import os
 import sys
 import sysconfig
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -48,7 +43,7 @@ def is_users_own(file: str) -> bool:
         path = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
     except FileNotFoundError:  # a relative name, as a job's own file may have, and this process's folder was deleted
         return True
-    return not (path.startswith(_LIBRARIES) or any(site in path for site in _SITES) or _is_installed(path))
+    return not (path.startswith(_LIBRARIES) or any(site in path for site in _SITES))
 
 
 def is_of_users(module: str | None) -> bool:
@@ -61,23 +56,3 @@ def is_of_users(module: str | None) -> bool:
     # A library may write modules of its own while it runs, and import them from a temporary folder.
     files = (getattr(sys.modules.get(each), "__file__", None) for each in (name.partition(".")[0], name))
     return all(file is None or is_users_own(file) for file in files)
-
-
-def _is_installed(path: str) -> bool:
-    """Whether an installer has copied the file into a folder from which Python imports."""
-    for entry in tuple(sys.path):
-        folder = os.path.join(os.path.realpath(entry), "")  # noqa: PTH118
-        if path.startswith(folder) and path[len(folder) :] in _installed(folder):
-            return True
-    return False
-
-
-@functools.lru_cache(maxsize=256)
-def _installed(folder: str) -> frozenset[str]:
-    """The files that the records of all distributions in a folder, or in a zip file, name; relative to it."""
-    names: set[str] = set()
-    for each in metadata.distributions(path=[folder.removesuffix(os.sep) or os.sep]):
-        with contextlib.suppress(OSError, ValueError, csv.Error):  # a damaged record
-            rows = csv.reader((each.read_text("RECORD") or "").splitlines())
-            names.update(os.path.normpath(row[0]) for row in rows if row)
-    return frozenset(names)

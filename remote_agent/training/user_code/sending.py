@@ -15,7 +15,6 @@ import inspect
 import linecache
 import pickle
 import sys
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.shared import own_devices
-from remote_agent.training.user_code import class_rebuilding, importing, inert, job_code, side_effects, unsendable
+from remote_agent.training.user_code import importing, inert, job_code, side_effects, unsendable
 from remote_agent.training.user_code.ownership import is_users_own
 
 BY_VALUE, OTHERS_BY_NAME, BY_NAME = range(3)
@@ -109,7 +108,6 @@ def _values(module: ModuleType) -> dict[str, Any]:
 def loads(blob: bytes) -> Any:
     """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
     sent, sources, state, imported, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
-    class_rebuilding.install()
     side_effects.restore(state)
     for file, lines in sources.items():
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
@@ -149,7 +147,6 @@ def send_by_name() -> None:
             copyreg.pickle(kind, _by_name)
     copyreg.pickle(functools._lru_cache_wrapper, _cached_function)  # noqa: SLF001 - it has no other name
     copyreg.pickle(functools.cached_property, _cached_property)
-    copyreg.pickle(typing.NewType, _new_type)
     unsendable.install()
 
 
@@ -182,10 +179,6 @@ def _property(function: Callable[..., Any], name: str) -> Any:
     made = functools.cached_property(function)
     made.__set_name__(object, name)
     return made
-
-
-def _new_type(made: Any) -> str | tuple[Any, tuple[Any, ...]]:
-    return str(made.__qualname__) if _is_importable(made) else (typing.NewType, (made.__name__, made.__supertype__))
 
 
 def _is_sent(module: ModuleType) -> bool:

@@ -1,9 +1,8 @@
 """What a job's file does beside defining the job, done again on the workers, which get the job by value, not its file.
 
 It is what shows in the process before ``create_model`` is called: functions and classes of libraries that the user's
-code has replaced (``modeling_llama.apply_rotary_pos_emb = mine``), of torch also by others of a library's
-(``functional.gelu = functional.relu``), torch's global flags, and variables of the environment. What a file registers
-within a library does not show; a worker misses it with an error, and a hint.
+code has replaced (``modeling_llama.apply_rotary_pos_emb = mine``), torch's global flags, and variables of the
+environment. What a file registers within a library does not show; a worker misses it with an error, and a hint.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -80,9 +79,6 @@ class Patch:
     value: Any
 
 
-_TORCHS = {module.__name__: dict(vars(module)) for module in (torch, torch.nn, torch.nn.functional, torch.nn.init)}
-"""Modules of torch as they were before the job's file: a function of a library's may be put in another one's place."""
-
 _environment: dict[str, str | None] = {}
 _patches: tuple[Patch, ...] = ()
 
@@ -142,10 +138,6 @@ def put(patches: Sequence[Patch]) -> None:
 
 
 def _found() -> Iterator[Patch]:
-    for path, before in _TORCHS.items():
-        for name, value in vars(sys.modules[path]).items():
-            if value is not before.get(name, value) and _is_librarys(value):
-                yield Patch(path, "", name, value)
     for path, module in tuple(sys.modules.items()):
         if not _is_library(path, module):
             continue
@@ -161,18 +153,6 @@ def _is_library(path: str, module: object) -> bool:
         return False
     file = vars(module).get("__file__")
     return vars(module).get("__name__") == path and not (isinstance(file, str) and _is_own(file))
-
-
-def _is_librarys(value: object) -> bool:
-    """Whether it is a function or class of a library's, which workers find by its name; not one of ours."""
-    if isinstance(value, BuiltinFunctionType):
-        return True
-    if not isinstance(value, FunctionType | type):
-        return False
-    made_in = value.__globals__["__name__"] if isinstance(value, FunctionType) else value.__module__
-    if made_in.startswith("remote_agent."):  # what wraps a function of torch's has that one's module
-        return False
-    return not _is_users(value) and getattr(sys.modules.get(value.__module__), value.__name__, None) is value
 
 
 def _is_users(value: object) -> bool:

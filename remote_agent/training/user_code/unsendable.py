@@ -1,4 +1,4 @@
-"""Sends what is another one in each process (a lock, a weak reference), and names what can't be sent at all.
+"""Sends what is another one in each process (a lock), and names what can't be sent at all.
 
 An object with a ``__getattr__`` of the user's is sent without a call of that: pickle asks such an object for methods
 that it has not, also before it has any attribute, and one that stands for another object then asks itself for ever.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import enum
 import functools
 import inspect
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
@@ -21,7 +19,6 @@ from typing import Any
 from ray import cloudpickle
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code import class_rebuilding
 from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 from remote_agent.training.user_code.user_errors import headline
 
@@ -34,7 +31,6 @@ HINT = (
 )
 
 _ANEW: tuple[Callable[[], Any], ...] = (threading.Lock, threading.RLock, threading.local)
-_WEAK: tuple[type, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
 _USUAL, _UNUSUAL = ("__reduce_ex__", "__reduce__", "__getstate__"), ("__setstate__", "__getnewargs_ex__")
@@ -43,18 +39,13 @@ _reduce = cloudpickle.CloudPickler.reducer_override
 
 
 def install() -> None:
-    """Have these packed from now on: locks and thread's own values as new ones, weak references to what is sent."""
+    """Have these packed from now on: locks and thread's own values as new ones."""
     cloudpickle.CloudPickler.reducer_override = _reduced
     for make in _ANEW:
         copyreg.pickle(type(make()), lambda _, make=make: (make, ()))  # type: ignore[misc]
-    for kind in _WEAK:
-        copyreg.pickle(kind, lambda held, kind=kind: (kind, (dict(held),)))  # type: ignore[misc]
-    copyreg.pickle(weakref.ReferenceType, lambda each: (_reference, (each(),)))
 
 
 def _reduced(pickler: Any, value: Any) -> Any:
-    if isinstance(value, enum.EnumMeta):
-        return class_rebuilding.with_members(value, _reduce(pickler, value))
     kind = type(value)
     asked = getattr(kind, "__getattr__", None)
     if not isinstance(asked, FunctionType) or not is_users_own(asked.__code__.co_filename) or not _is_plain(kind):
@@ -88,11 +79,6 @@ def _fill(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
         object.__getattribute__(value, "__dict__").update(held)
     for name, each in slots.items():
         object.__setattr__(value, name, each)
-
-
-def _reference(value: Any) -> Any:
-    """A weak reference; one to nothing is dead, as that which was sent."""
-    return weakref.ref(set() if value is None else value)
 
 
 def refusal(what: str, name: str, value: object, error: BaseException) -> JobError:

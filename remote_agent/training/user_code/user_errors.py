@@ -234,7 +234,7 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
         return advice
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
         return INSTALLED if job_code.sent() is not None else INSTALLED_FOR_SCRIPT
-    return HINTS.get(where) or (HINT if where == LOSS else job_code.with_unsent(HINT))
+    return HINTS.get(where) or HINT
 
 
 def _hint_of(error: BaseException, own: Sequence[Frame]) -> str:

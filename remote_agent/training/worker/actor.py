@@ -40,12 +40,12 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.output import OUTPUT, Printed
-from remote_agent.training.user_code import checks, class_rebuilding, losses
+from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.ownership import is_users_own
 from remote_agent.training.user_code.user_errors import LOADING, frames_of_stack
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import first_look, memory, recompute
+from remote_agent.training.worker.device import first_look, held_values, memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
@@ -69,7 +69,6 @@ class Worker(LinkEnd):
 
     def __init__(self, device: str, threads: int, run: str = "", name: str = "") -> None:
         without_compiler.install()
-        class_rebuilding.install()  # before the data comes
         OUTPUT.install(log_file.place(run, name))
         HERE.open(rays_logs(), ray.get_runtime_context().get_actor_id())
         torch.set_num_threads(max(1, threads))
@@ -108,7 +107,7 @@ class Worker(LinkEnd):
             modes = into_training(model)
             devices.move_beside(factory, model, self._device)
             self._factory = factory
-            self._made = job.guard("create_model", first_look.as_made, model, factory)
+            self._made = JobFingerprint(held=held_values.beside(model))
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)

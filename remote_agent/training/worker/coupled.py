@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import BESIDE, Entries, of_optimizer
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import flat, optimizer_extras, portable
+from remote_agent.training.shared import flat
 from remote_agent.training.worker.device.compute import seed_everything
-from remote_agent.training.worker.own_weights import optimizer_over
+from remote_agent.training.worker.own_weights import OwnWeights, optimizer_over
 
 SCALES = (1.0, 1e-3, 1e2) * 4
 """How large the gradient is in each step: a norm over all weights may matter for small or for large ones alone.
@@ -41,8 +42,8 @@ def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> No
     each was stepped without each other one.
 
     Raises:
-        JobError: one is stepped in another way beside others; what the optimizer remembers beside its state is about
-            single weights, which may move to another stage; or its step changes what it does not step.
+        JobError: one is stepped in another way beside others; what the optimizer remembers beside its weights' state
+            differs by what they are; or its step changes what it does not step.
     """
     try:
         optimizer = job.create_optimizer(factory, model, config)
@@ -68,8 +69,8 @@ def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> No
             )
     if not all(_same(beside, remembered) for (_, beside), (_, remembered) in found):
         raise JobError(
-            f"the optimizer {kind} remembers things about single weights outside of its state, as Lookahead around"
-            " another optimizer does, and a pipeline could not bring them to another stage",
+            f"the state_dict() of the optimizer {kind} holds things about single weights outside of its state, and a"
+            " pipeline could not bring them to another stage",
             hint=f"keep what belongs to a weight in the optimizer's own self.state[weight], {_INSTEAD}",
         )
     now = _numbers(model, members)
@@ -104,12 +105,9 @@ def _numbers(model: nn.Module, members: Sequence[nn.Parameter]) -> dict[str, Ten
     }
 
 
-def _same(beside: Mapping[str, Tensor | float], remembered: Mapping[str, Tensor | float]) -> bool:
-    """Whether an optimizer remembers the same beside other weights as without them, and nothing by weight."""
-    return (
-        not any(portable.is_by_member(path, value) for path, value in beside.items())
-        and beside.keys() == remembered.keys()
-        and all(torch.equal(torch.as_tensor(beside[path]), torch.as_tensor(remembered[path])) for path in beside)
+def _same(one: Entries, other: Entries) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name])) for name in one
     )
 
 
@@ -119,7 +117,7 @@ def _stepped(
     config: TrainingConfig,
     ones: Sequence[nn.Parameter],
     members: Sequence[nn.Parameter],
-) -> tuple[Tensor, dict[str, Tensor | float]]:
+) -> tuple[Tensor, Entries]:
     """Make some steps of the job's optimizer over ``members`` alone.
 
     Returns:
@@ -140,10 +138,7 @@ def _stepped(
                 each.grad *= scale if id(each) in small else LARGE * scale
             optimizer.step()
             found.append(_flat(ones))
-        extras = optimizer_extras.of(optimizer)
-        # Private ones may be caches of whatever is in them; what a step gave is compared as well.
-        told = {path for path, value in extras.items() if "._" not in path or portable.is_by_member(path, value)}
-        return torch.stack(found), {path: extras[path] for path in told}
+        return torch.stack(found), of_optimizer(OwnWeights({}), optimizer).get(BESIDE, {})
     finally:
         for each, data in zip(members, weights, strict=True):
             each.data, each.grad = data, None

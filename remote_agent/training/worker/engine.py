@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, of_average, of_optimizer
+from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
+    Resumption,
+    TrainingState,
+    of_average,
+    of_optimizer,
+)
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.shared import flat
@@ -30,7 +36,6 @@ from remote_agent.training.shared.messages import (
     WorkerStatus,
 )
 from remote_agent.training.shared.optimizer_options import Chosen
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.worker.assignments import Assignments
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.staging import BlockProfiler

@@ -5,7 +5,12 @@ from __future__ import annotations
 import ray
 
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState, into_optimizer
+from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
+    Resumption,
+    TrainingState,
+    into_optimizer,
+)
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import rpc, schedule
@@ -13,7 +18,6 @@ from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Broken, Failed, Reduced, ReductionTask
 from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
 from remote_agent.training.worker.reduction import Reduction

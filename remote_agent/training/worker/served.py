@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
     Resumption,
     States,
     TrainingState,
@@ -28,7 +29,6 @@ from remote_agent.training.shared.messages import (
     WorkerStatus,
 )
 from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.worker.channels import Channel, open_channel
 from remote_agent.training.worker.device import device as devices

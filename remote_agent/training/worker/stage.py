@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.current_call import HERE
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.models.part import Part
 from remote_agent.models.seams import has_gradients
 from remote_agent.planning import units

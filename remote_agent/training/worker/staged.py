@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+import torch
+from torch import nn
 
+from remote_agent.models.nf4 import DIGEST, is_other, other_base
+from remote_agent.models.part import Part
 from remote_agent.planning.blocks import DeviceBlocks
+from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
     Packed,
     TrainingState,
     of_average,
@@ -21,7 +28,6 @@ from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.shared.stages import (
     Commit,
     StageBroken,
@@ -30,14 +36,56 @@ from remote_agent.training.shared.stages import (
     StageTask,
     StageWeights,
 )
+from remote_agent.training.user_code.checks import SAME
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
+from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
 from remote_agent.training.worker.own_weights import OwnWeights
 from remote_agent.training.worker.stage import Stage
-from remote_agent.training.worker.staging import part_of, stage_of
-from remote_agent.training.worker.whole_model import bring, renew
+from remote_agent.training.worker.staging import StageParts, part_of, stage_of
+
+
+@torch.no_grad()
+def renew(parts: StageParts) -> None:
+    """Build the whole model on the CPU again, as ``create_model`` gives it, after a stage kept only its own part.
+
+    Raises:
+        JobError: ``create_model`` failed, or gave another model than before.
+    """
+    model = parts.model
+    Part(model, parts.blocks, parts.seams, 0, 0).move("cpu")  # free its memory before the new one takes some
+    gc.collect()  # an optimizer and its scheduler refer to each other
+    backend.of(parts.compute.device).release()
+    fresh = job.create_model(parts.factory, parts.config.seed, parts.config)
+    weights, modules = dict(fresh.named_parameters()), dict(fresh.named_modules())
+    try:
+        for name, parameter in model.named_parameters():
+            parameter.data = weights[name].data
+        for place, module in model.named_modules():
+            for name, _ in module.named_buffers(recurse=False):
+                setattr(module, name, getattr(modules[place], name))
+    except (KeyError, AttributeError, RuntimeError) as error:
+        raise JobError(f"create_model gave another model than before: {error}", hint=SAME) from error
+
+
+def bring(model: nn.Module, weights: StageWeights) -> None:
+    """Have these numbers in the model, by name.
+
+    Raises:
+        ValueError: they are of another model.
+        JobError: they belong beside other frozen weights.
+    """
+    own = flat.carried(model)
+    with torch.no_grad():
+        for name, (dtype, numbers) in weights.items():
+            given = flat.from_bytes(numbers.copy(), getattr(torch, dtype.removeprefix("torch.")))
+            if given.numel() != own[name].numel():
+                raise ValueError(f"create_model gave another model here: {name} has {own[name].numel():,} numbers")
+            if name.endswith(DIGEST) and is_other(given, own[name]):
+                raise JobError(f"create_model gave another model on this host: {other_base(name)}", hint=SAME)
+            own[name].copy_(given.view(own[name].shape))
 
 
 class StageEngine(WaitingEngine):

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remote_agent.models.blocks import blocks_of
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut, blocks_of
 from remote_agent.models.part import Part, WholeModel, check
 from remote_agent.models.seams import Seams, has_gradients, trace
 from remote_agent.planning.blocks import TRAINED_COPIES, BlockCost, DeviceBlocks, Tied
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
+from remote_agent.training.checkpoint.optimizer_state import BESIDE, TrainingState, into_optimizer
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.shared import flat, schedule
@@ -26,7 +25,6 @@ from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
-from remote_agent.training.shared.optimizer_extras import NAME as EXTRAS
 from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import StageRole, micro_batch
@@ -365,7 +363,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     options = schedule.create(parts.factory, optimizer, config)
     refuse_unlike(chosen(optimizer, options, config.num_iterations), parts.options)
     average = WeightAverage(config.ema_decay)
-    kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == EXTRAS}
+    kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == BESIDE}
     into_optimizer(OwnWeights(own), optimizer, kept, average)
     links.codec = codecs.create(role.codec) if role.codec != "fp32" else None
     # The others may take as long to load; of a lost one the coordinator tells.

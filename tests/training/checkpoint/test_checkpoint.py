@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from remote_agent.training.checkpoint import checkpoint, optimizer_state
-from remote_agent.training.checkpoint.optimizer_state import Fragment, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Fragment, NotPortable, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import resuming
 from remote_agent.training.errors import JobError, StorageError
 from remote_agent.training.server.update import OptimizerUpdate
-from remote_agent.training.shared.portable import NotPortable
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.layout import plan_layout
 
@@ -289,31 +288,6 @@ class Masters(torch.optim.SGD):
             if not state:
                 state["master"] = torch.full_like(parameter, 1 + 2**-20, dtype=torch.float32)
                 state["table"] = torch.full_like(parameter, 201, dtype=torch.uint8)
-
-
-def test_an_entry_of_another_dtype_than_its_parameter_keeps_it() -> None:
-    model = nn.Linear(3, 2).to(torch.bfloat16)
-    first = Masters(model.parameters(), lr=0.1)
-    first.step()
-    state = TrainingState(optimizer=optimizer_state.of_optimizer(model, first))
-    second = Masters(model.parameters(), lr=0.1)
-    kept = optimizer_state.unpack(optimizer_state.pack(state)).optimizer
-    optimizer_state.into_optimizer(model, second, kept)
-    for parameter in model.parameters():
-        for name, value in first.state[parameter].items():
-            assert second.state[parameter][name].dtype == value.dtype
-            assert torch.equal(second.state[parameter][name], value)
-
-
-def test_an_entry_of_its_parameters_dtype_takes_that_of_another_model() -> None:
-    model = nn.Linear(3, 2).to(torch.bfloat16)
-    first = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
-    first.step()
-    other = nn.Linear(3, 2)
-    second = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
-    optimizer_state.into_optimizer(other, second, optimizer_state.of_optimizer(model, first))
-    assert second.state[other.weight]["momentum_buffer"].dtype == torch.float32
 
 
 def test_a_shard_keeps_the_dtype_of_an_entry() -> None:

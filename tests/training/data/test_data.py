@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,23 +140,6 @@ def test_texts_of_samples_go_with_them() -> None:
         blocks.as_batch((torch.zeros(3), ["a", "b"]))
 
 
-class Pair(NamedTuple):
-    x: torch.Tensor
-    y: Any
-
-
-def test_a_batch_of_a_stream_is_of_the_kind_that_the_user_gave() -> None:
-    """What ``loss`` asks for by attributes: a named tuple, an encoding of Hugging Face."""
-    given_batches = [UserDict({"pair": Pair(torch.arange(begin, begin + 2), [np.arange(2)])}) for begin in (0, 2)]
-    parts = [Block(2 * number, 2 * number + 2, blocks.as_batch(each)) for number, each in enumerate(given_batches)]
-    batch = blocks.gather(np.array([3, 0]), parts)
-    assert isinstance(batch, UserDict)
-    assert isinstance(batch["pair"], Pair)
-    assert batch["pair"].x.tolist() == [3, 0]
-    assert batch["pair"].y[0].tolist() == [1, 0]
-    assert isinstance(given_batches[0]["pair"].y[0], np.ndarray), "what the user has stays as it is"
-
-
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
 def test_samples_come_in_the_order_that_was_asked_for_whatever_the_blocks(sizes: list[int], draw: Any) -> None:
     ends = np.cumsum(sizes).tolist()
@@ -233,53 +215,9 @@ def trained(folder: Path, source: str, runs: str, stub: Path) -> dict[str, Any]:
     return run_script(folder, SCRIPT.replace("DATA", source).replace("RUNS", runs), stub)[1]
 
 
-ITERABLES = """
-class Loader:  # as the README has it: it yields batches
-    def __iter__(self):
-        for begin in range(0, 100, 20):
-            samples = [sample(number) for number in range(begin, begin + 20)]
-            yield torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
-
-class Broken(Loader):
-    def __iter__(self):
-        yield from list(super().__iter__())[:2]
-        raise RuntimeError("the file is gone")
-
-class Mistaken:
-    def __iter__(self):
-        return (sample(number) for number in range(100))
-
-def generate():
-    for number in range(100):
-        yield sample(number)
-"""
-
-
 def covered(folder: str, end: int, begin: int = 0) -> tuple[str, ...]:
     slices = [span for spans in record.read(Path(folder) / record.FILE).values() for span in spans]
     return record.gaps_and_overlaps(slices, end, begin)
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_iterables_train_sample_by_sample_in_order_to_their_end(tmp_path: Path, stub: Path) -> None:
-    runs = """[
-        ("loader", Loader(), 3, 50, "loader", None),
-        ("resumed", Loader(), 1, 52, None, "loader"),
-        ("generator", generate(), 1, 9, "generator", None),
-        ("broken", Broken(), 1, 9, "broken", None),
-        ("mistaken", Mistaken(), 1, 2, "mistaken", None),
-    ]"""
-    results = trained(tmp_path, ITERABLES, runs, stub)
-    assert "error" not in results["loader"], results
-    assert results["loader"]["steps"] == [32] * 50  # it is read again where it ends
-    assert sum(results["loader"]["losses"][-10:]) < sum(results["loader"]["losses"][:10])
-    assert results["resumed"]["steps"] == [32] * 52
-    assert covered(tmp_path / results["resumed"]["folder"], 52 * 32) == ()
-    assert results["generator"]["steps"] == [32, 32, 32, 4]  # an iterator is read once
-    assert covered(tmp_path / results["generator"]["folder"], 100) == ()
-    assert "the file is gone" in results["broken"]["error"]
-    assert "batched = False" in results["mistaken"]["error"]
 
 
 RAY_DATA = """
@@ -312,20 +250,3 @@ def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_
 def test_a_dataset_of_tensors_is_fetched_in_one_operation() -> None:
     x = torch.arange(10)
     assert datasets.fetch(TensorDataset(x, x + 1), np.array([3, 1]))[1].tolist() == [4, 2]
-
-
-class Scaled(TensorDataset):
-    """Changes its samples when they are taken."""
-
-    def __getitem__(self, index: int) -> Any:
-        x, y = super().__getitem__(index)
-        return x * 2, y
-
-
-def test_a_dataset_of_tensors_with_a_getitem_of_its_own_gives_its_own_samples() -> None:
-    x, y = torch.arange(6.0), torch.arange(6)
-    own = Scaled(x, y)
-    for source in (own, DataLoader(own, batch_size=2)):
-        taken = datasets.fetch(datasets.as_dataset(source), np.array([3, 1]), seed=0)
-        assert torch.equal(taken[0], torch.tensor([6.0, 2.0]))
-        assert torch.equal(taken[1], torch.tensor([3, 1]))

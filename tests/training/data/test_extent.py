@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.data.extent import Begin, about_loader, batch_of, in_rounds, of_loader, resolve
+from remote_agent.training.data.extent import Begin, batch_of, in_rounds, of_loader, resolve
 from remote_agent.training.errors import JobError
 
 
@@ -71,15 +71,6 @@ def test_a_round_of_local_steps_counts_as_so_many_steps(local_steps: int, rounds
     assert in_rounds(config, order, 30).num_iterations == 4  # as the devices' speeds have it
 
 
-def test_only_rounds_with_epochs_are_counted_anew() -> None:
-    by_steps, order = resolve(TrainingConfig(batch_size=4, num_iterations=9, strategy="local_sgd"), 10)
-    assert in_rounds(by_steps, order, 30) == by_steps
-    in_step, order = resolve(TrainingConfig(batch_size=4, epochs=10), 10)
-    assert in_rounds(in_step, order, 30) == in_step
-    later, order = resolve(TrainingConfig(batch_size=4, epochs=10, strategy="local_sgd"), 10, 3, 41)
-    assert in_rounds(later, order, 30).num_iterations == 3 + 2
-
-
 def test_a_checkpoint_that_leaves_nothing_to_do_is_refused() -> None:
     by_steps = TrainingConfig(batch_size=4, num_iterations=9)
     error = refusal(resolve, by_steps, 10, 9, 36)
@@ -114,15 +105,6 @@ def test_an_epoch_ends_with_its_last_batch_where_batches_are_the_steps(tmp_path:
     assert extent(loader, tmp_path, {"done": 4, "start": 14, "batch": 4}, epochs=3).num_iterations == 9
 
 
-@pytest.mark.parametrize("given", [{"num_iterations": 5}, {"epochs": 2}])
-def test_a_checkpoint_of_a_loaders_run_that_leaves_nothing_to_do_is_refused(
-    given: dict[str, int], tmp_path: Path
-) -> None:
-    begin = {"done": 6, "start": 20, "batch": 4}
-    error = refusal(lambda: extent(DataLoader(points(10), batch_size=4), tmp_path, begin, **given))
-    assert "the checkpoint of step 6 holds all" in error.cause
-
-
 def test_the_largest_of_a_batch_samplers_batches_is_the_batch(tmp_path: Path) -> None:
     class Unlike(BatchSampler):
         def __iter__(self) -> Any:
@@ -146,31 +128,3 @@ def test_a_batch_sampler_is_refused_where_its_batches_can_not_be_the_steps(tmp_p
     assert "has no steps that could be" in refusal(lambda: extent(loader, tmp_path, strategy="local_sgd")).cause
     assert "batch_size=2 is set" in refusal(lambda: extent(loader, tmp_path, batch_size=2)).cause
     assert extent(loader, tmp_path, batch_size=3, epochs=1).batch_size == 3
-
-
-def test_the_plan_says_what_it_takes_of_a_loader_and_what_it_leaves_out(tmp_path: Path) -> None:
-    def said(given: TrainingConfig, loader: DataLoader[Any]) -> str:
-        order = of_loader(given, loader, 1200, Begin(folder=tmp_path))[1]
-        return "; ".join(about_loader(given, loader, order))
-
-    def seeded(_: int) -> None: ...
-
-    class ByEpoch(TensorDataset):
-        def set_epoch(self, epoch: int) -> None: ...
-
-    data = points(1200)
-    plain = said(TrainingConfig(epochs=1), DataLoader(data, batch_size=4, shuffle=True))
-    assert plain == "the data loader's 1,200 samples, shuffled by the run's seed: 1,200 in 300 batches an epoch"
-    sampler = RandomSampler(data, replacement=True, num_samples=20)
-    assert "ordered by RandomSampler: 20 in 5 batches an epoch" in said(
-        TrainingConfig(epochs=1), DataLoader(data, batch_size=4, sampler=sampler)
-    )
-    other = said(TrainingConfig(epochs=1, batch_size=5), DataLoader(data, batch_size=4))
-    assert "batch_size=5 is used in the place of the data loader's 4" in other
-    alike = said(TrainingConfig(epochs=1, batch_size=4), DataLoader(data, batch_size=4))
-    assert "in the place" not in alike
-    called = DataLoader(data, batch_size=4, num_workers=1, worker_init_fn=seeded)
-    assert "worker_init_fn is not called" in said(TrainingConfig(epochs=1), called)
-    for quiet in (DataLoader(data, worker_init_fn=seeded), DataLoader(data, num_workers=1)):
-        assert "worker_init_fn" not in said(TrainingConfig(epochs=1), quiet)
-    assert "set_epoch is not called" in said(TrainingConfig(epochs=1), DataLoader(ByEpoch(torch.zeros(1200, 2))))

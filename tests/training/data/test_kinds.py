@@ -148,49 +148,6 @@ def test_an_iterable_of_hugging_face_yields_samples_as_tensors() -> None:
     assert torch.is_tensor(next(iter(stream.passes()))["x"])
 
 
-class Ragged:
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(3, 4 if index == 1 else 5), index
-
-
-class Objects(Ragged):
-    def __getitem__(self, index: int) -> Any:
-        return object(), index
-
-
-@pytest.mark.parametrize(
-    ("data", "said", "hint"),
-    [
-        (
-            Ragged(),
-            r"samples 4 and 1 can't be put together: \(\[3, 5\], number\) and \(\[3, 4\], number\)",
-            "collate_fn",
-        ),
-        (DataLoader(Ragged()), "samples 4 and 1 can't", "collate_fn"),  # type: ignore[arg-type]
-        ([*([[0]] * 4), [0, 0], [0]], "list of 2 and list of 1", "collate_fn"),
-        (Objects(), r"sample 4 can't be put into a batch: \(object, number\)", "tensors"),
-        ((X, Y[:5]), "part 1 of the tuple has 6, part 2 of the tuple has 5", "as many"),
-        ({"x": X, "y": Y[:5]}, "the column 'x' has 6, the column 'y' has 5", "as many"),
-        ({"x": X, "text": np.array(["a"] * 6)}, "the column 'text' of the data holds text", "leave it out"),
-        (lambda: frame(name=["a"] * 6), "the column 'name' of the data holds text", "leave it out"),
-        (lambda: hugging_face(text=["a"] * 6), "the column 'text' of the data holds text", "remove_columns"),
-        (
-            lambda: hugging_face(ids=[[1]] * 4 + [[1, 2], [1]]),
-            r"column 'ids': samples 4 and 1 have the shapes \[2\] and \[1\]",
-            "",
-        ),
-        (lambda: hugging_face(when=[None] * 6), "the column 'when' of the data", "leave it out"),
-    ],
-)
-def test_what_cannot_be_a_batch_is_named(data: Any, said: str, hint: str) -> None:
-    with pytest.raises(JobError, match=said) as error:
-        fetched(made(data))
-    assert hint in error.value.hint
-
-
 def test_a_list_of_whole_columns_is_told_to_be_a_tuple() -> None:
     with pytest.raises(JobError) as error:
         datasets.fetch(datasets.as_dataset([X, Y]), np.array([0, 1]))

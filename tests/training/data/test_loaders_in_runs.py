@@ -101,26 +101,6 @@ def samples_of_steps(run: Any) -> list[int]:
     return [event["samples"] for event in run.of_kind("step")]
 
 
-@pytest.mark.ray
-def test_a_weighted_sampler_trains_what_a_plain_loop_trains_and_its_order_is_on_record(
-    launch: Any, tmp_path: Path
-) -> None:
-    source = job_of(WEIGHTED, excluded=True)
-    # A batch needs both, however slow one of them is measured.
-    run = launch(source, "ab", limits={"a": 12, "b": 4}, epochs=3, seed=3)
-    assert run.finish() == (0, "")
-    assert samples_of_steps(run) == [16, 16, 16, 16, 6] * 3
-    plain.assert_equal(plain.weights_of(run), looped(source, tmp_path, 3))
-    (plan,) = run.of_kind("plan")
-    assert "the data loader's 61 samples, ordered by WeightedRandomSampler: 70 in 5 batches an epoch" in plan["reasons"]
-    assert run.of_kind("run_started")[0]["batch_size"] == 16
-    drawn = order_record.OrderRecord(run.folder, run.folder)
-    assert len(drawn) == 3
-    spans = [span for spans in record.read(run.folder / record.FILE).values() for span in spans]
-    assert record.gaps_and_overlaps(spans, 210) == ()
-    assert {span.worker for span in spans} == {"a/cpu", "b/cpu"}
-
-
 @pytest.mark.long
 @pytest.mark.ray
 def test_a_run_goes_on_in_the_middle_of_a_sampled_epoch(launch: Any, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from remote_agent.training.data import record
 from remote_agent.training.data.extent import resolve
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import SliceRecord
-from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import SliceSpan
 from tests.training import plain
 
@@ -35,20 +34,6 @@ def test_steps_after_the_checkpoint_are_superseded_by_those_that_are_made_again(
     assert list(steps) == [1, 2, 3, 4]
     assert steps[4] == (SliceSpan("b", 12, 16),)
     assert np.array_equal(plain.times_counted(path, SampleOrder(0, 8, 4)), np.full(8, 2))
-
-
-def test_steps_that_are_made_again_in_the_same_run_are_counted_once(tmp_path: Path) -> None:
-    path = tmp_path / record.FILE
-    slices = SliceRecord(path)
-    for step in range(1, 6):
-        slices.write(step, [SliceSpan("a", 4 * step - 4, 4 * step)])
-    slices.go_back(2)
-    for step in range(3, 7):
-        slices.write(step, [SliceSpan("b", 4 * step - 4, 4 * step)])
-    slices.close()
-    steps = record.read(path)
-    assert [spans[0].worker for spans in steps.values()] == ["a", "a", "b", "b", "b", "b"]
-    assert record.gaps_and_overlaps([span for spans in steps.values() for span in spans], 24) == ()
 
 
 def test_of_a_step_that_was_written_twice_the_later_line_counts(tmp_path: Path) -> None:
@@ -164,9 +149,3 @@ def test_a_run_that_goes_on_with_another_batch_starts_at_the_next_sample(
     _, order = resolve(TrainingConfig(batch_size=after, num_iterations=done + 3), size, done, done * batch)
     went_on = np.concatenate([order.step(step) for step in range(done + 1, done + 4)])
     assert np.array_equal(went_on, whole[done * batch :])
-
-
-def test_without_epochs_a_dataset_that_is_smaller_than_a_batch_is_refused_with_what_to_do() -> None:
-    with pytest.raises(JobError, match="20 samples, fewer than one batch of 64") as error:
-        resolve(TrainingConfig(batch_size=64), 20)
-    assert "20 or less" in error.value.hint

@@ -17,21 +17,17 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import sources
-from remote_agent.training.data import datasets, extent, record, samplers
+from remote_agent.training.data import datasets, extent, samplers
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import EpochOrder, SampleOrder
 from remote_agent.training.data.order_record import FILE, OrderRecord
-from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.slices import SliceSpan
-from tests.training.plain import times_counted
 
 SIZE = 23
 SAMPLES = torch.arange(SIZE)
@@ -230,15 +226,6 @@ def test_a_resumed_run_uses_the_epoch_that_was_drawn_even_if_the_sampler_would_g
     ]
 
 
-def test_the_record_of_slices_tells_how_often_each_sample_of_a_loader_was_counted(tmp_path: Path) -> None:
-    order = opened(loader(sampler=[5, 5, 7]), tmp_path, epochs=2)
-    slices = SliceRecord(tmp_path / record.FILE)
-    slices.write(1, [SliceSpan("a", 0, 6)])
-    slices.close()
-    counts = times_counted(tmp_path / record.FILE, order)
-    assert (counts[5], counts[7], counts.sum()) == (4, 2, 6)
-
-
 def test_a_long_epoch_is_recorded_in_lines_that_can_be_sent(tmp_path: Path) -> None:
     data = torch.arange(200_000)
     order = opened(DataLoader(data, 1000, sampler=RandomSampler(data, replacement=True)), tmp_path)  # type: ignore[arg-type]
@@ -318,12 +305,6 @@ def test_a_run_that_goes_on_within_a_batch_begins_with_the_rest_of_it(tmp_path: 
     assert batches(order.going_on(5, 12), 1) == [[12, 13, 14, 15]]
 
 
-def test_drop_last_epochs_cannot_be_gone_on_with_in_other_batches(tmp_path: Path) -> None:
-    begin = Begin(folder=tmp_path, done=2, start=8, batch=4, earlier=tmp_path)
-    with pytest.raises(JobError, match="drop_last"):
-        opened(loader(drop_last=True), tmp_path, begin, batch_size=5)
-
-
 def test_a_worker_init_function_is_told_of_and_other_options_are_not(tmp_path: Path) -> None:
     source = sources.Loaded(loader(num_workers=2, pin_memory=True, worker_init_fn=print, timeout=3))
     source.open(TrainingConfig(), Begin(folder=tmp_path))
@@ -344,23 +325,9 @@ def test_a_dataset_whose_set_epoch_is_not_called_is_told_of(tmp_path: Path) -> N
     assert [note for note in source.notes if "set_epoch is not called" in note]
 
 
-def test_the_devices_are_measured_with_samples_of_the_loaders_own_order(tmp_path: Path) -> None:
-    source = sources.Loaded(loader(sampler=[9, 8, 7, 6, 5]))
-    source.open(TrainingConfig(), Begin(folder=tmp_path))
-    assert datasets.to_measure(source.for_workers()).tolist() == [9, 8, 7, 6]
-    assert datasets.to_measure(datasets.as_dataset(SAMPLES)).tolist() == [*range(SIZE)]
-
-
 def test_without_a_loader_a_batch_that_is_not_set_has_64_samples_or_all_that_there_are() -> None:
     assert extent.resolve(TrainingConfig(), 1000)[0].batch_size == 64
     assert extent.resolve(TrainingConfig(), 10)[0].batch_size == 10
     with pytest.raises(JobError, match="fewer than one batch of 64"):
         extent.resolve(TrainingConfig(batch_size=64), 10)
     assert extent.resolve(TrainingConfig(batch_size=64, epochs=1), 10)[0].batch_size == 10
-
-
-def test_a_split_keeps_its_samples_apart(tmp_path: Path) -> None:
-    train, _ = torch.utils.data.random_split(SAMPLES, [15, 8], generator=generator())  # type: ignore[arg-type,var-annotated]
-    source = sources.Loaded(DataLoader(Subset(train, range(10)), batch_size=5))
-    source.open(TrainingConfig(), Begin(folder=tmp_path))
-    assert datasets.fetch(source.for_workers(), np.arange(10)).tolist() == train.indices[:10]

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from remote_agent.settings import check
 from remote_agent.training.checkpoint.optimizer_state import into_optimizer, of_optimizer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.average import EMA, WeightAverage
@@ -94,7 +93,3 @@ def test_without_a_decay_there_is_none_and_one_that_was_remembered_is_let_go() -
     into_optimizer(model, optimizer, {"0": {EMA: torch.zeros(2)}}, average)
     average.update(model.parameters())
     assert of_optimizer(model, optimizer, average) == {}
-
-
-def test_a_decay_of_one_is_refused() -> None:
-    assert check({"ema_decay": "1.0"})

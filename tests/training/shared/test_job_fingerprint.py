@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from remote_agent.training.shared.job_fingerprint import (
     FirstLoss,
     JobFingerprint,
     Numbers,
-    other_files,
     refuse,
     refuse_one,
 )
@@ -78,12 +77,6 @@ def test_another_sample_is_refused_with_both_hosts_and_both_values(one: JobFinge
     assert "by_host" in error.hint
 
 
-def test_the_values_of_a_sample_are_said() -> None:
-    error = refusal(made_of(3.0, exact="x", shape=()), made_of(5.0, exact="y", shape=()))
-    assert error is not None
-    assert error.cause.endswith("sample 7 is 5 on b/cpu, and 3 on a/cpu")
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -131,66 +124,6 @@ def test_random_numbers_that_are_the_same_each_time_are_others_on_another_kind_o
     usual = JobFingerprint(loss=FirstLoss(values=(2.0,), allowed=0.01, drawn=drawn))
     other = JobFingerprint(loss=FirstLoss(values=(3.0,), allowed=0.01, kind=kind))
     assert (refusal(usual, other) is not None) is refused
-
-
-def test_files_that_are_others_on_another_host_are_told_with_both_hosts() -> None:
-    def files(**named: tuple[int, int, str]) -> JobFingerprint:
-        return JobFingerprint(files=named)
-
-    def told(*workers: JobFingerprint) -> str:
-        return other_files([(host, each) for host, each in zip("abc", workers, strict=False)])
-
-    same = files(images=(2, 3000, "x"), labels=(1, 1, "y"))
-    for alike in (
-        (),
-        (same,),
-        (same, same),
-        (same, NOTHING, files(images=(9, 9, "z"))),
-        (same, files(others=(1, 2, "z"))),
-    ):
-        assert told(*alike) == ""
-    assert told(same, same, files(images=(1, 1500, "x"))).startswith(
-        "images names 2 files of 3,000 bytes on b, and 1 file of 1,500 bytes on c: "
-    )
-    assert told(same, files(images=(2, 3000, "z"))).startswith(
-        "images names 2 files of 3,000 bytes on a, and as many, with other contents, on b: "
-    )
-    assert "by_host = True" in told(same, files(labels=(1, 1, "z")))
-
-
-def test_what_the_loss_can_reach_explains_a_difference_and_is_none_by_itself() -> None:
-    reached: Sequence[JobFingerprint] = [
-        log(2.0, reached={"self.same": 1, "self.alpha": alpha}) for alpha in (0.1, 0.5)
-    ]
-    assert refusal(*reached) is None
-    error = refusal(reached[0], log(3.0, reached=reached[1].reached))
-    assert error is not None
-    assert error.cause.endswith("; self.alpha differs, too: 0.5 and 0.1")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "said"),
-    [
-        ((3, 1.0, 2.0), (3, 5.0, 2.0), "a tensor with the sum 5 and a tensor with the sum 1"),
-        ((3, 1.0), (3, 1.0, 2.0), "a tensor with the sum 1 and (3, 1.0)"),
-        ("relu", "gelu", "gelu and relu"),
-        ("relu", 0.123456789, "0.123457 and relu"),
-        ((1.0,), 2.0, "2 and (1.0,)"),
-        (1, 2, "2 and 1"),
-    ],
-)
-def test_what_explains_a_difference_is_said_whatever_it_is(one: object, other: object, said: str) -> None:
-    first = log(2.0, reached={"self.same": one, "self.it": one})
-    error = refusal(first, log(3.0, reached={"self.same": one, "self.it": other}))
-    assert error is not None
-    assert error.cause.endswith(f"; self.it differs, too: {said}")
-
-
-@pytest.mark.parametrize(("count", "said"), [(4, "[0, 1, 2, 3] of shape [4]"), (5, "[0, 1, 2, 3, ...] of shape [5]")])
-def test_of_a_sample_the_first_four_numbers_are_said(count: int, said: str) -> None:
-    error = refusal(made_of(*[9.0] * count), made_of(*map(float, range(count))))
-    assert error is not None
-    assert f"batch[0] of sample 7 is {said} on b/cpu" in error.cause
 
 
 def test_of_several_hosts_the_one_is_named_that_is_unlike_the_most_others() -> None:

@@ -100,14 +100,6 @@ def test_linear_and_cosine_reach_zero_just_after_the_last_step() -> None:
     assert factor("cosine", 0, 10, 50) == pytest.approx(0)
 
 
-def test_a_constant_rate_needs_no_schedule_and_the_others_take_the_runs_length() -> None:
-    optimizer = adamw(model())
-    assert schedule.create(object(), optimizer, TrainingConfig()) is None
-    made = schedule.create(object(), optimizer, TrainingConfig(schedule="linear", warmup_steps=1, num_iterations=5))
-    assert made is not None
-    assert [made.options(1, step)["lr"] for step in (1, 2, 4)] == pytest.approx([0.015, 0.03, 0.015])
-
-
 # --- A job's own -----------------------------------------------------------------------------------------------------
 
 
@@ -217,14 +209,6 @@ def test_a_cycle_that_is_shorter_than_the_run_says_so() -> None:
         options.options(0, 7)
 
 
-def test_a_warm_up_rises_in_equal_parts_to_the_whole_rate_in_the_step_after_it() -> None:
-    assert [factor("constant", 3, 10, step) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert [factor("linear", 2, 6, step) for step in (1, 2, 3, 4, 5, 6, 7)] == pytest.approx(
-        [1 / 3, 2 / 3, 1.0, 0.75, 0.5, 0.25, 0.0]
-    )
-    assert factor("linear", 2, 2, 3) == 1.0
-
-
 def test_a_constant_rate_with_a_warm_up_is_a_schedule() -> None:
     optimizer, config = sgd(model()), TrainingConfig(warmup_steps=3, num_iterations=10)
     made = schedule.create(object(), optimizer, config)
@@ -243,35 +227,6 @@ def test_an_events_rate_is_that_of_the_first_group_and_none_where_the_optimizer_
     without = sgd(net)
     del without.param_groups[0]["lr"]
     assert schedule.Rates(without, None).at(5, ()) is None
-
-
-def test_an_events_rate_follows_the_figures_of_the_evaluations_before_its_step() -> None:
-    optimizer = sgd(model())
-    made = Schedule(optimizer, lambda replica: torchs.ReduceLROnPlateau(replica, factor=0.5, patience=0))
-    rates = schedule.Rates(optimizer, made)
-    worse = ((2, 1.0), (4, 2.0), (6, 3.0))
-    assert [rates.at(step, worse) for step in (2, 4, 5, 7)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
-    assert rates.at(7, ((2, 1.0), (4, 0.5), (6, 0.2))) == pytest.approx(0.1), "other figures count anew"
-
-
-class ScheduleFree(torch.optim.SGD):
-    """Has another mode for evaluations."""
-
-    def eval(self) -> None: ...
-
-
-def test_the_plan_says_when_a_scheduler_is_stepped_and_that_eval_is_not_called() -> None:
-    net = torch.nn.Linear(2, 2)
-    own = SimpleNamespace(
-        create_optimizer=lambda model, config: ScheduleFree(model.parameters(), lr=0.1),
-        create_scheduler=lambda optimizer, config: torch.optim.lr_scheduler.StepLR(optimizer, 1),
-    )
-    by_step, evaluation = schedule.rates_of(own, net, TrainingConfig()).notes
-    assert "after each step, not after each epoch" in by_step
-    assert "eval() of ScheduleFree is not called" in evaluation
-    own.create_scheduler = lambda optimizer, config: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    assert schedule.rates_of(own, net, TrainingConfig()).notes == (evaluation,)
-    assert schedule.rates_of(SimpleNamespace(), net, TrainingConfig(schedule="cosine")).notes == ()
 
 
 def test_the_plan_says_that_loaded_state_of_an_optimizer_is_not_taken_over() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import sys
 import sysconfig
 import types
@@ -21,8 +20,8 @@ from hetero_tui.runs.code import collect
 from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, PLANS
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code import inert, job_code, sending
-from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.user_code import inert, job_code
+from remote_agent.training.user_code.user_errors import as_job_error
 from tests.training.conftest import Launch
 
 WAIT_S = 60.0
@@ -236,26 +235,6 @@ def advice_for(folder: Path) -> list[str]:
     ]
 
 
-NAMES_UNSENT = "import sqlite3\n\n\ndef rows():\n    return sqlite3.connect('data/unsent.txt').execute('select 1')\n"
-
-
-def said_of_unsent(folder: Path) -> tuple[str, str]:
-    """The hints of an error of the data's, and of one of the loss's."""
-    job.load("script.py:Job", folder)
-    (folder / "job" / "helper.py").write_text(NAMES_UNSENT)
-    error = RuntimeError("no such table")
-    return as_job_error("create_data", error).hint, as_job_error(LOSS, error).hint
-
-
-def test_an_error_that_names_no_file_says_which_of_those_that_the_job_names_were_not_sent(sent: Path) -> None:
-    of_data, of_loss = apart(said_of_unsent, sent)
-    assert of_data == (
-        "correct the job's code; its code names data/unsent.txt, which was not sent: if it is read, start the run with"
-        " --with data/unsent.txt"
-    )
-    assert of_loss == "correct the job's code"
-
-
 def test_a_file_that_was_not_sent_is_named_with_what_sends_it(sent: Path) -> None:
     hints = apart(advice_for, sent)
     assert hints[0] == "data/unsent.txt lies beside the job and was not sent: start the run with --with data/unsent.txt"
@@ -275,12 +254,6 @@ def test_an_archive_that_can_not_be_unpacked_is_said_and_leaves_nothing(tmp_path
     with pytest.raises(JobError, match="can't unpack"):
         job_code.entered(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [JOB_ARCHIVE]
-
-
-def test_without_other_files_a_job_travels_as_before(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("class Job:\n    def create_model(self): ...\n    def create_data(self): ...\n")
-    there, *_ = pickle.loads(job.dumps(job.load("one.py:Job", tmp_path).factory))
-    assert there is None
 
 
 @pytest.mark.ray
@@ -317,30 +290,15 @@ OF_EACH_PROCESS = {
     "a condition": "threading.Condition()",
     "a queue": "queue.Queue()",
     "values of a thread": "threading.local()",
-    "a weak reference": "weakref.ref(Some())",
-    "weak keys": "weakref.WeakKeyDictionary({Some(): 1})",
-    "weak values": "weakref.WeakValueDictionary({1: Some()})",
-    "a weak set": "weakref.WeakSet([Some()])",
     "a read-only mapping": "types.MappingProxyType({1: 2})",
 }
 
 
 @pytest.mark.parametrize("made", OF_EACH_PROCESS.values(), ids=OF_EACH_PROCESS)
 def test_what_each_process_has_of_its_own_is_sent_as_a_new_one(tmp_path: Path, made: str) -> None:
-    text = f"import queue, types, weakref\nclass Some: pass\nSTATE = 1\nHELD = {made}\n"
+    text = f"import queue, types\nSTATE = 1\nHELD = {made}\n"
     blob = apart(scripts_blob, tmp_path, text)
     assert apart(lambda: job.loads(blob).loss()) == 2, "the module was sent, with what it held"
-
-
-def test_a_weak_reference_to_what_is_sent_leads_to_it(tmp_path: Path) -> None:
-    text = "import weakref\nclass Some: pass\nSTATE, KEPT = 1, Some()\nREF = weakref.ref(KEPT)\n"
-    blob = apart(scripts_blob, tmp_path, text)
-
-    def leads() -> bool:
-        near = type(job.loads(blob)).loss.__globals__["near_by"]
-        return near.REF() is near.KEPT
-
-    assert apart(leads)
 
 
 def test_a_module_beside_a_script_that_can_not_be_sent_is_imported(tmp_path: Path) -> None:
@@ -361,7 +319,6 @@ def use(): return Uses().words""",
 @functools.singledispatch
 def of(x): return KNOWN["words"]
 def use(): return of(0)""",
-    "a name for a type": "Id = typing.NewType('Id', int)\ndef use(): return Id(KNOWN['words'])",
     "a function of torch.jit": """
 @torch.jit.script
 def same(x: torch.Tensor) -> torch.Tensor:
@@ -399,15 +356,6 @@ class Job:
 
     blob = apart(made)
     assert apart(lambda: job.loads(blob).loss(None, None)) == 7
-
-
-def test_a_function_of_a_script_that_remembers_is_sent() -> None:
-    """Pickle would send its name alone, which means another module in a worker's process."""
-    script: dict[str, Any] = {"__name__": "__main__"}
-    exec("import functools\n@functools.cache\ndef sum_to(n): return n and n + sum_to(n - 1)", script)
-    sending.send_by_name()
-    blob = cloudpickle.dumps(script["sum_to"])
-    assert apart(lambda: cloudpickle.loads(blob)(4)) == 10
 
 
 def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

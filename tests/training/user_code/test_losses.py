@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -99,13 +96,6 @@ def test_a_part_without_a_gradient_may_be_a_constant_of_its_samples() -> None:
     part.value.backward()  # type: ignore[no-untyped-call]
 
 
-def test_a_weighted_cross_entropy_beside_something_else_is_not_taken_for_a_mean_over_samples() -> None:
-    part = losses.of_part(lambda model, batch: ignoring(model, batch) + plain_mean(model, batch), MODEL, (X, Y), 10)
-    assert "is not known" in part.unknown
-    whole = (X[:3], Y[:3])
-    assert not losses.of_part(lambda m, batch: ignoring(m, batch) + plain_mean(m, batch), MODEL, whole, 3).unknown
-
-
 def test_a_weight_is_any_kind_of_number() -> None:
     for weight in (4, 4.0, np.int64(4), np.float32(4), torch.tensor([4], dtype=torch.int32)):
         part = losses.of_part(lambda model, batch, weight=weight: (model(batch[0]).sum(), weight), MODEL, (X, Y), 10)
@@ -154,54 +144,6 @@ def test_without_a_loss_a_batch_is_inputs_and_targets_or_brings_labels() -> None
         default(MODEL, (X, Y, Y))
 
 
-def test_a_compiled_loss_and_one_that_was_imported_before_keep_working() -> None:
-    """In a process of its own, where the names are bound before anything is installed."""
-    code = """
-        import torch
-        from torch.nn import functional
-        from remote_agent.training.user_code import losses
-        losses.install()
-        losses.install()
-        from torch.nn.functional import cross_entropy
-        model, x, y = torch.nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, -100, -100, 2, 0])
-        part = losses.of_part(lambda model, batch: cross_entropy(model(x), y), model, (x, y), 6)
-        assert part.weight == 4, part
-        compiled = torch.compile(lambda scores: functional.cross_entropy(scores, y), backend="eager")
-        assert torch.isclose(compiled(model(x)), functional.cross_entropy(model(x), y))
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def added_in_place(model: nn.Module, batch: Any) -> Tensor:
-    scores = model(batch[0])
-    loss = functional.cross_entropy(scores, batch[1])
-    loss += 0.1 * scores.square().mean()
-    return loss
-
-
-def test_a_cross_entropy_that_something_was_added_to_in_place_is_no_cross_entropy_any_more() -> None:
-    part = losses.of_part(added_in_place, MODEL, (X, Y), len(X))
-    assert part.weight == len(X)
-    assert "more than that" in part.unknown
-
-
-def by_sample(model: nn.Module, batch: Any) -> Tensor:
-    state = dict(model.named_parameters())
-
-    def one(weights: Any, x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(torch.func.functional_call(model, weights, (x[None],)), y[None])
-
-    rows = torch.func.vmap(torch.func.grad(one), (None, 0, 0))(state, *batch)
-    return functional.cross_entropy(model(batch[0]), batch[1]) + rows["weight"].flatten(1).norm(dim=1).mean()
-
-
-def test_cross_entropies_within_a_transformation_of_torchs_are_no_obstacle() -> None:
-    part = losses.of_part(by_sample, MODEL, (X, Y.clamp_min(0)), len(X))
-    assert part.is_mean_over(len(X))
-    assert not part.unknown
-
-
 @pytest.mark.parametrize(
     ("outputs", "targets", "said"),
     [
@@ -227,17 +169,6 @@ def test_the_default_loss_is_refused_where_it_is_no_classification(
 
     with pytest.raises(JobError, match=said):
         losses.function_of(None)(Model(), (torch.randn(1), targets))
-
-
-def test_the_default_loss_is_refused_where_model_or_data_give_no_tensor() -> None:
-    class Model(nn.Module):
-        def forward(self, x: Tensor) -> Any:
-            return x, x
-
-    with pytest.raises(JobError, match="the model's outputs are a tuple, not a tensor"):
-        losses.function_of(None)(Model(), (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)))
-    with pytest.raises(JobError, match="the targets are a list, not a tensor"):
-        losses.function_of(None)(nn.Linear(3, 2), (torch.randn(4, 3), ["cat"] * 4))
 
 
 @pytest.mark.parametrize(

@@ -108,29 +108,6 @@ def test_what_create_model_replaces_is_left_to_create_model(tmp_path: Path) -> N
     assert run(ON_A_WORKER, str(tmp_path / "job"))[0].startswith("8.413")
 
 
-def test_a_function_of_torch_in_the_place_of_another_one_is_there_on_workers_too(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "from torch import nn\n"
-        "from torch.nn import functional\n"
-        "functional.gelu = functional.relu\n"
-        "nn.Tanh = nn.ReLU\n"
-        "class Mine:\n"
-        "    def create_model(self):\n"
-        "        return nn.Sequential(nn.Linear(1, 1), nn.Tanh())\n"
-        "    def create_data(self):\n"
-        "        return []\n"
-    )
-    run(ON_THE_HEAD, str(tmp_path / "job"))
-    code = (
-        "import sys, torch\n"
-        "from pathlib import Path\n"
-        "from remote_agent.training import job\n"
-        "factory = job.loads(Path(sys.argv[1]).read_bytes())\n"
-        "print(float(torch.nn.functional.gelu(-torch.ones(1))), factory.create_model()[1])\n"
-    )
-    assert run(code, str(tmp_path / "job")) == ["0.0 ReLU()"]
-
-
 def test_nothing_is_noted_of_a_job_that_replaces_nothing(tmp_path: Path) -> None:
     code = (
         "import torch, ray, numpy, remote_agent.training, remote_agent.training.coordinator.engine, sys, time\n"

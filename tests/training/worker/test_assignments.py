@@ -68,19 +68,6 @@ def test_the_last_tasks_are_remembered_until_the_run_goes_back() -> None:
         given.outcome(4)
 
 
-def test_of_a_step_that_was_given_twice_the_last_answer_counts() -> None:
-    given = Assignments()
-    for cause in ("the link broke", DONE.cause):
-        given.begin(task(4))
-        given.end(task(4), ShardLinkDown(cause=cause))
-    assert given.outcome(4) == DONE
-
-
-def test_a_new_coordinator_learns_who_only_gets_up_to_date() -> None:
-    account = Assignments().account("second", at(3, following=True))
-    assert account == WorkerStatus(step=3, following=True)
-
-
 def test_without_streamed_steps_there_is_nothing_to_tell_and_the_new_one_is_heeded_all_the_same() -> None:
     given = Assignments()
     assert given.account("second", None) is None

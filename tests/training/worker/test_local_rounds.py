@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -131,32 +129,6 @@ def expected(corrected_after: dict[tuple[int, int], int], last: int) -> Tensor:
         own = list(own)
         common = sum((weight * steps for weight, steps in zip(own, STEPS, strict=True)), torch.zeros(SIZE)) / sum(STEPS)
     return common
-
-
-class Keeping(torch.optim.Optimizer):
-    """Keeps gradients until the next step, and puts weights into new memory."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        (parameter,) = self.param_groups[0]["params"]
-        last = self.state[parameter].get("last", parameter.grad)
-        parameter.data = parameter.data - RATE * (1.5 * parameter.grad - 0.5 * last)
-        self.state[parameter]["last"] = parameter.grad
-
-
-def test_an_optimizer_may_keep_gradients_and_put_weights_elsewhere(replicas: tuple[Replica, Replica]) -> None:
-    def made(model: nn.Module) -> torch.optim.Optimizer:
-        return Keeping(model.parameters(), {})
-
-    one, plain = Replica(replicas[0].channel, made), nn.Linear(SIZE, 1, bias=False)
-    plain.weight.data, optimizer = FIRST.clone().view(1, SIZE), made(plain)
-    for indices in np.split(samples_of(1, 0), STEPS[0]):
-        optimizer.zero_grad()
-        loss_of(plain.weight, indices).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    one.step(task(1, 0, delayed=True))
-    assert torch.allclose(one.model.weight, plain.weight, rtol=1e-5)
-    assert torch.equal(one.rounds._weights, one.model.weight.flatten())
 
 
 def test_weights_that_come_in_the_middle_of_a_round_correct_it_from_there(replicas: tuple[Replica, Replica]) -> None:

@@ -158,26 +158,6 @@ def test_a_batch_for_which_memory_is_full_is_measured_in_halves() -> None:
     assert sizes == [10, 5, 2, 3, 5, 2, 3]
 
 
-def test_a_teacher_that_the_loss_moves_is_where_it_was() -> None:
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.student, self.teacher = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        with torch.no_grad():
-            for slow, fast in zip(model.teacher.parameters(), model.student.parameters(), strict=True):
-                slow.lerp_(fast, 0.1)
-        return functional.mse_loss(model.student(batch[0]), model.teacher(batch[0]))
-
-    model = Pair()
-    before = model.teacher.weight.clone()
-    meter = BatchMeter(model, metrics_of(type("Job", (), {"loss": staticmethod(loss)})), CPU, seed=0)
-    meter.changing = ("teacher.weight", "teacher.bias")
-    meter(TensorDataset(torch.randn(4, 2)), [(0, np.arange(4))])
-    assert torch.equal(model.teacher.weight, before)
-
-
 def test_a_batch_with_labels_is_measured_by_the_models_own_loss() -> None:
     def model(x: Tensor, labels: Tensor) -> Any:
         return {"loss": functional.mse_loss(x, labels)}
@@ -185,31 +165,6 @@ def test_a_batch_with_labels_is_measured_by_the_models_own_loss() -> None:
     with torch.no_grad():
         found = metrics_of(Default)(model, {"x": torch.ones(2), "labels": torch.zeros(2)})
     assert figures_of(found, 2) == {"val_loss": (2.0, 2)}
-
-
-class Kept:
-    """An accuracy over all that was ever seen, as an object of torchmetrics keeps it."""
-
-    def __init__(self, *, resets: bool) -> None:
-        self.resets, self.right, self.count = resets, 0.0, 0
-
-    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        if self.resets:
-            self.right, self.count = 0.0, 0
-        self.right += float((model(batch[0]).argmax(1) == batch[1]).sum())
-        self.count += len(batch[1])
-        return {"accuracy": self.right / self.count, "nothing": float("nan")}
-
-
-def test_metrics_that_keep_what_they_saw_are_refused_with_the_first_batch() -> None:
-    torch.manual_seed(0)
-    model, data = nn.Linear(4, 3), (torch.randn(53, 4), torch.randint(0, 3, (53,)))
-    validation = validation_of(data, TrainingConfig(batch_size=16))
-    first = [(0, validation.batches[0])]
-    with pytest.raises(JobError, match="gives another accuracy for the same batch once it has seen another one"):
-        BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first, checked=True)
-    meter = BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)
-    assert meter(validation.data, first, checked=True)[0]["accuracy"]
 
 
 @pytest.mark.parametrize("batch", [4, 16])

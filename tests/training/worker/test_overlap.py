@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.data.datasets import as_dataset
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
@@ -27,7 +26,6 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.worker.channels import NetworkChannel
 from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.simulation import HEADROOM, SimulatedDevice
 from remote_agent.training.worker.streamed import Streaming
 from tests.training.cuts import cut
 
@@ -194,18 +192,3 @@ def test_a_larger_slice_than_any_before_is_sent_when_it_is_whole(worker: Open) -
     assert isinstance(one.step(1, SAMPLES // 2), StreamedResult)
     assert isinstance(one.step(2), StreamedResult)
     assert early == [0, 0]
-
-
-def test_a_simulated_devices_gradients_are_not_there_before_its_time(worker: Open) -> None:
-    one = worker(Tower())
-    target = 0.2
-    reference = DeviceProfile(SAMPLES * HEADROOM / target)
-    one.compute.simulated = SimulatedDevice(1.0, reference)
-    assert isinstance(one.step(1), StreamedResult)
-    moments: list[float] = []
-    one.at_the_last_gradient(lambda: moments.append(time.perf_counter()))
-    began = time.perf_counter()
-    result = one.step(2)
-    assert isinstance(result, StreamedResult)
-    assert moments[0] - began > 0.3 * target, "backward went on at the computer's own pace"
-    assert result.compute_s >= target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import signal
@@ -115,15 +114,6 @@ def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
     assert ["stranger" in said for said in together(pool, join, meeting.invite(hosts))] == told
 
 
-def test_a_stranger_that_connects_in_a_members_place_is_named_and_the_next_group_sums() -> None:
-    command = [sys.executable, "-m", "tests.training.worker.taken_places"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * WAIT_S)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
-    assert ["stranger" in said for said in results["said"]] == [True] * 2, results
-    assert results["sums"] == [[2.0] * 3] * 2
-
-
 @pytest.mark.parametrize("hosts", ["abc", "aaa", "abb"])
 def test_the_first_members_numbers_and_the_largest_ones_reach_all(
     meeting: Rendezvous, pool: ThreadPoolExecutor, hosts: str
@@ -215,13 +205,6 @@ def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_wi
         results = together(pool, summed, again, [torch.ones(10) for _ in again])
         assert time.monotonic() - began < SOON_S
         assert all(torch.equal(result, torch.full((10,), 3.0)) for result in results)
-
-
-def test_a_group_that_was_given_up_starts_nothing_more(meeting: Rendezvous, pool: ThreadPoolExecutor) -> None:
-    first, _ = formed(pool, meeting.invite("ab"))
-    first.give_up()
-    with pytest.raises(GroupBroken, match="given up"):
-        summed(first, torch.ones(3))
 
 
 def test_a_coordinator_that_cannot_be_reached_is_named() -> None:

@@ -50,22 +50,6 @@ class Model(nn.Module):
         return (y.real if y.is_complex() else y).pow(2).mean()
 
 
-class Keeping(torch.optim.Optimizer):
-    """Keeps gradients until the next step, as they are or a view of them, and puts weights into new memory."""
-
-    def __init__(self, parameters: Any, *, views: bool) -> None:
-        super().__init__(parameters, {})
-        self.views = views
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None:
-                last = self.state[parameter].get("last", parameter.grad)
-                parameter.data = parameter.data - 0.05 * (1.5 * parameter.grad - 0.5 * last.view_as(parameter))
-                self.state[parameter]["last"] = parameter.grad.data.view(-1) if self.views else parameter.grad
-
-
 Made = Callable[[nn.Module], torch.optim.Optimizer]
 
 
@@ -206,22 +190,6 @@ def test_every_slice_counts_once_whoever_is_lost_before_or_after_a_reduction(
         worker.reduction.commit(len(sizes))  # the same word twice changes nothing
         assert len(worker.computed) == len(set(worker.computed)), "nothing is computed twice"
     assert_alike([worker.state() for worker in workers.values()], plain(model, cuts))
-
-
-@pytest.mark.parametrize("views", [False, True])
-def test_an_optimizer_may_keep_gradients_and_put_weights_elsewhere(views: bool) -> None:
-    def made(model: nn.Module) -> torch.optim.Optimizer:
-        return Keeping(model.parameters(), views=views)
-
-    model, cuts = Model(torch.float32), [[np.arange(7) + 9 * step] for step in range(5)]
-    worker = Worker(model, made=made)
-    for step, (rows,) in enumerate(cuts, start=1):
-        task = ReductionTask(step=step, committed=step - 1, slices=(Slice(index=0, indices=rows, total=7),), group=None)
-        assert isinstance(worker.reduction.step(task), Reduced)
-    worker.reduction.commit(len(cuts))
-    assert_alike([worker.state()], plain(model, cuts, made))
-    weights = [flat.to_bytes(each) for each in flat.FlatTensors(worker.model).flats]
-    assert all(map(np.array_equal, weights, worker.reduction.payload()))
 
 
 def test_slices_that_are_added_in_their_order_give_the_same_bits_whoever_computes_them() -> None:

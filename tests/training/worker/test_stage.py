@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
-from remote_agent.models.errors import CannotCut
+from remote_agent.models.blocks import CannotCut
 from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -27,9 +26,8 @@ from remote_agent.training.wire.errors import ConnectionBroken
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.own_weights import OwnWeights
-from remote_agent.training.worker.staged import StageEngine
+from remote_agent.training.worker.staged import StageEngine, renew
 from remote_agent.training.worker.staging import cut_between
-from remote_agent.training.worker.whole_model import renew
 from tests.training import plain as textbook
 from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 
@@ -306,44 +304,6 @@ def test_workers_that_get_other_stages_go_on_as_if_nothing_was(job: Job) -> None
     assert_close(found, {name: expected[name] for name in found})
 
 
-class _Leaving(nn.Sequential):
-    """Its state dict leaves out a weight that is trained."""
-
-    def state_dict(self, *args: Any, **options: Any) -> Any:
-        found = super().state_dict(*args, **options)
-        del found["2.weight"]
-        return found
-
-
-class Leaving(Job):
-    def create_model(self) -> nn.Module:
-        return _Leaving(*(nn.Linear(16, 16) for _ in range(4)))
-
-    layers = None  # type: ignore[assignment]
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=3e-3)
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        return (model(batch[0]) - batch[0]).square().mean()
-
-    def create_data(self) -> Any:
-        return torch.utils.data.TensorDataset(torch.randn(60, 16, generator=torch.Generator().manual_seed(2)))
-
-
-def test_a_trained_weight_that_the_state_dict_leaves_out_goes_on_too() -> None:
-    job, config = Leaving(), _config(micro_batch=5)
-    with LocalPipeline(job, config, (0, 1, 4), settled=True) as pipeline:
-        pipeline.train(4)
-        pipeline.cut_anew((0, 3, 4))
-        found = pipeline.train(3)
-        (parts, _) = pipeline.workers
-        worker = cast("StageEngine", SimpleNamespace(_blocks=SimpleNamespace(parts=parts)))
-        assert "2.weight" in StageEngine.fingerprints(worker, (0, 3, 4), 0), "a host that has another one is found"
-    expected = plain(job, config, 7)
-    assert_close({name: each for name, each in found.items() if name in expected}, expected)
-
-
 def test_a_worker_that_has_no_stage_any_more_has_the_model_as_the_job_gives_it() -> None:
     job, config = Big(), _config(quantize="nf4", lora_rank=2)
     with LocalPipeline(job, config, (0, 2, 6)) as pipeline:
@@ -463,62 +423,3 @@ def test_a_jobs_wrong_layers_are_told_as_what_they_are(layers: Any, kind: type[E
     object.__setattr__(factory, "layers", layers)
     with pytest.raises(kind, match=message):
         cut_between(factory.create_model(), factory)
-
-
-class Growing(nn.Module):
-    """Makes a layer in its first forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.late = nn.Linear(16, 16), None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.late is None:
-            self.late = nn.Linear(16, 16)
-        result: Tensor = self.late(self.first(x))
-        return result
-
-
-class Late(Job):
-    def create_model(self) -> nn.Module:
-        return nn.Sequential(nn.Embedding(37, 16), Growing(), nn.Linear(16, 37))
-
-    layers: Any = None
-
-
-def test_a_layer_that_forward_makes_is_refused_by_name() -> None:
-    with (
-        pytest.raises(JobError, match=r"^the parameter 1.late.weight was made by forward or loss"),
-        LocalPipeline(Late(), _config(), (0, 1, 3)),
-    ):
-        pass
-
-
-class Dropping:
-    """Regression of rows, of which a ``collate_fn`` leaves out the broken one."""
-
-    def create_model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        return functional.mse_loss(model(batch), batch[:, :1])
-
-    def create_data(self) -> Any:
-        rows: list[Tensor | None] = list(torch.randn(24, 4, generator=torch.Generator().manual_seed(1)))
-        rows[17] = None
-        return DataLoader(
-            cast("Any", rows),
-            batch_size=24,
-            collate_fn=lambda each: torch.stack([row for row in each if row is not None]),
-        )
-
-
-def test_a_micro_batch_that_lost_a_sample_is_refused() -> None:
-    with (
-        LocalPipeline(Dropping(), _config(micro_batch=8), (0, 3)) as pipeline,
-        pytest.raises(JobError, match="collate_fn"),
-    ):
-        pipeline.train(1)

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.job_fingerprint import Named
+from remote_agent.training.shared.messages import DeviceCosts
 
 T = TypeVar("T")
 

@@ -15,12 +15,11 @@ from remote_agent.planning.cuts import Links, StageCut
 from remote_agent.planning.pipeline import CutPlan
 from remote_agent.planning.survey import Device, Survey
 from remote_agent.protocol import Stage
-from remote_agent.training.checkpoint.optimizer_state import Packed, States, packed
+from remote_agent.training.checkpoint.optimizer_state import BESIDE, Packed, States, packed
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
-from remote_agent.training.shared.optimizer_extras import NAME as EXTRAS
 from remote_agent.training.shared.stages import StageRole, StageWeights, micro_batch
 from remote_agent.training.user_code.checks import SAME
 from remote_agent.training.worker.device.simulation import HEADROOM
@@ -154,7 +153,7 @@ def differing(weights: Mapping[str, Tensor], there: Sequence[Mapping[str, str]])
 
 def apart(states: States, there: Sequence[Mapping[str, str]]) -> list[Packed]:
     """What each stage has to be sent of what the optimizer remembers; ``there`` as for :func:`differing`."""
-    return [packed({name: kept for name, kept in states.items() if name in stage or name == EXTRAS}) for stage in there]
+    return [packed({name: kept for name, kept in states.items() if name in stage or name == BESIDE}) for stage in there]
 
 
 def _blocks(first: int, last: int) -> str:

@@ -14,7 +14,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -33,14 +33,123 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses, seeding
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_out_of_memory
-from remote_agent.training.worker.device import blame
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.batches import Rows
-from remote_agent.training.worker.device.loss_scaling import LossScale
 from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 from remote_agent.training.worker.device.trained import Still
 from remote_agent.training.worker.device.watching import LossWatch
+
+BLAME_S = 10.0
+"""The search takes no longer: the run has failed, and its user waits."""
+
+OTHERS = 4
+"""Other samples of the part that are tried: where all of them fail too, it is no sample's fault."""
+
+SHOWN = 60
+"""Characters of a value that are shown."""
+
+
+def blamed_position(error: BaseException, count: int, compute: Callable[[int, int], object]) -> int | None:
+    """The position of a sample that fails by itself as the part did, while others do not; None: none is to blame.
+
+    Args:
+        error: what the part raised.
+        count: of the part's samples.
+        compute: the loss of the part's samples from one position to before another.
+    """
+    until = time.monotonic() + BLAME_S
+
+    def fails(begin: int, end: int) -> bool:
+        try:
+            compute(begin, end)
+        except Exception as again:  # noqa: BLE001 - whatever the job's code raises
+            return type(again) is type(error)
+        return False
+
+    begin, end = 0, count
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if time.monotonic() > until:
+            return None
+        if fails(begin, middle):
+            end = middle
+        elif fails(middle, end):
+            begin = middle
+        else:
+            return None  # only together
+    others = [each for each in range(0, count, max(1, count // OTHERS)) if each != begin]
+    return begin if any(not fails(each, each + 1) for each in others) else None
+
+
+def words_of_sample(index: int, sample: Any) -> str:
+    """``sample 17 of the data is to blame, with the target 12``; ``sample`` is a batch of it alone."""
+    parts: Any = sample
+    if isinstance(sample, Mapping):
+        parts = [sample[name] for name in ("labels", "label", "targets", "target") if name in sample]
+    value = parts[-1] if isinstance(parts, list | tuple) and len(parts) in (1, 2) else None
+    said = f"sample {index} of the data is to blame"
+    if isinstance(value, Tensor) and value.numel() <= OTHERS:
+        value = value.flatten().tolist()
+        said += f", with the target {str(value[0] if len(value) == 1 else value)[:SHOWN]}"
+    return said
+
+
+FIRST, MIN, MAX = 2.0**16, 2.0**-16, 2.0**24
+"""Scales: to begin with, and the limits."""
+
+GROWTH_INTERVAL = 2000
+"""Good slices in a row after which the scale is doubled."""
+
+
+class LossScale:
+    """The scale, and what it is applied to.
+
+    Args:
+        parameters: whose gradients leave backward divided by the scale. They get a hook that runs before any other use
+            of the gradient. What a loss itself differentiates by them (``torch.autograd.grad``) is not scaled and
+            stays as it is.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.value = FIRST
+        self._good = 0
+        self._factor: float | None = None  # None: backward is not under way
+        self._overflow: Tensor | None = None
+        for parameter in parameters:
+            parameter.register_hook(self._unscale)  # type: ignore[no-untyped-call]
+
+    def backward(self, loss: Tensor, factor: float) -> None:
+        """Backward of ``factor`` times the ``loss``. The factor stays out of float16, where it could overflow."""
+        self._factor = factor / self.value
+        try:
+            (loss * self.value).backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._factor = None
+
+    def settle(self) -> bool:
+        """Whether a slice's gradients are good; else it is computed again. Raises JobError if no scale is left."""
+        overflow, self._overflow = self._overflow is not None and bool(self._overflow), None
+        if not overflow:
+            self._good += 1
+            if self._good >= GROWTH_INTERVAL:
+                self._good, self.value = 0, min(2 * self.value, MAX)
+            return True
+        self._good, self.value = 0, self.value / 2
+        if self.value < MIN:
+            self.value = MIN
+            raise JobError(
+                "the gradients are not finite in float16, however small the loss is scaled",
+                hint="train with precision=bf16 or precision=fp32, or look for a division by zero in the loss",
+            )
+        return False
+
+    def _unscale(self, gradient: Tensor) -> Tensor:
+        if self._factor is None:
+            return gradient
+        bad = ~torch.isfinite(gradient).all()
+        self._overflow = bad if self._overflow is None else self._overflow | bad
+        return gradient * self._factor
 
 
 @dataclass(frozen=True)
@@ -209,10 +318,10 @@ class SliceComputer:
         if part is None or type(found) is not JobError or not isinstance(error, Exception):
             return found
         of, first = part.indices, part.begin
-        at = blame.position(error, len(of), lambda begin, end: self.probe(of[begin:end], self.seed, first + begin))
+        at = blamed_position(error, len(of), lambda begin, end: self.probe(of[begin:end], self.seed, first + begin))
         if at is None:
             return found
-        said = blame.words(int(of[at]), datasets.fetch(self.data, of[at : at + 1], self.seed, first + at))
+        said = words_of_sample(int(of[at]), datasets.fetch(self.data, of[at : at + 1], self.seed, first + at))
         return JobError(f"{found.cause}; {said}", hint=found.hint, detail=found.detail)
 
     def _forward_backward(

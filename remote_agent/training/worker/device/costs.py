@@ -18,7 +18,7 @@ from torch import nn
 
 from remote_agent.planning.blocks import LOSSY
 from remote_agent.planning.sharding import CHUNK_NUMBERS
-from remote_agent.training.shared.device_costs import DeviceCosts
+from remote_agent.training.shared.messages import DeviceCosts
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.errors import ConnectionBroken

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.shared.findings import FIRST
-from remote_agent.training.user_code import job_values
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.comparing import Seen, is_same
 
@@ -114,7 +113,6 @@ def _backs(owner: object, model: nn.Module, data: Sequence[object]) -> Iterator[
             if len(space) <= MOST_ENTRIES:
                 kept = {name: each for name, each in tuple(space.items()) if name not in held_values.OF_TORCH}
                 yield functools.partial(_restore, space, kept)
-    yield from _backs_of_variables(owner, model)
 
 
 def _back_of_numbers(value: Any, most: int) -> list[Callable[[], object]]:
@@ -126,22 +124,6 @@ def _back_of_numbers(value: Any, most: int) -> list[Callable[[], object]]:
     if not is_kept or value.is_nested or value.is_meta or value.numel() > most or isinstance(value, nn.Parameter):
         return []
     return [functools.partial(value.copy_, value.clone())]
-
-
-def _backs_of_variables(owner: object, model: nn.Module) -> Iterator[Callable[[], object]]:
-    """Variables of modules, of functions around and of classes, that the code itself writes."""
-    code = [getattr(owner, "loss", None), *(getattr(each, "forward", None) for each in model.modules())]
-    kinds = {each for each in (type(owner), *map(type, model.modules())) if held_values.is_own_class(each)}
-    for function in job_values.functions_of(owner, code):
-        writes = job_values.written_by(function)
-        names = writes & function.__globals__.keys()
-        yield functools.partial(function.__globals__.update, {name: function.__globals__[name] for name in names})
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if name in writes:
-                yield functools.partial(setattr, cell, "cell_contents", cell.cell_contents)
-        for kind in kinds:
-            for name in writes & vars(kind).keys():
-                yield functools.partial(setattr, kind, name, vars(kind)[name])
 
 
 def _refill(values: list[Any] | deque[Any], before: list[Any]) -> None:

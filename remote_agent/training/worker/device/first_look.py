@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training import job
-from remote_agent.training.data import datasets, named_files
+from remote_agent.training.data import datasets
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import HALVES
@@ -61,19 +61,6 @@ EPSILON = 2.0**-8
 MARGIN = 5.0
 """Times as much as that the loss may differ."""
 
-MOST_REACHED = 2000
-"""Other numbers that are kept."""
-
-
-def as_made(model: nn.Module, owner: object) -> JobFingerprint:
-    """What modules hold, and what model and loss can reach, as ``create_model`` left it.
-
-    Args:
-        model: before the first loss, which may keep some.
-        owner: the job's object.
-    """
-    return JobFingerprint(held=held_values.beside(model), reached=_reached(owner, model))
-
 
 def look(
     model: nn.Module, computer: SliceComputer, samples: Indices, made: JobFingerprint, *, room: bool = True
@@ -92,8 +79,7 @@ def look(
         return made.without_loss()
     few = spread(samples, min(SAMPLES, len(samples)))
     with seeding.only_here(0):
-        files = named_files.named_by(computer.data)
-        found = dataclasses.replace(made, samples=_samples(computer.data, few), files=files)
+        found = dataclasses.replace(made, samples=_samples(computer.data, few))
     try:
         return dataclasses.replace(found, loss=_first_loss(model, computer, few, room=room))
     except (TrainingError, RuntimeError, MemoryError) as error:  # there is no memory, or the loss needs more samples
@@ -107,17 +93,6 @@ def _is_by_host(data: Any) -> bool:
     while data is not None and not hasattr(data, "by_host"):
         data = getattr(data, "dataset", None)
     return bool(getattr(data, "by_host", False))
-
-
-def _reached(owner: object, model: nn.Module) -> Mapping[str, object]:
-    lasting = model.state_dict().keys()
-    found: dict[str, object] = {}
-    for name, each in model.named_buffers():
-        if name not in lasting:
-            found.update(held_values.values(name, each))
-    found.update(held_values.reached(owner, model))
-    numbers = ((name, value) for name, value in found.items() if isinstance(value, tuple | int | float))
-    return dict(islice(numbers, MOST_REACHED))
 
 
 # --- The samples -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from remote_agent.training.shared import flat
-from remote_agent.training.user_code import kept_only
 from remote_agent.training.user_code.ownership import is_of_users, is_users_own
 
 MOST_ENTRIES = 100
@@ -49,8 +48,11 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     if isinstance(value, bool | int | float):
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
-        if not isinstance(value, np.memmap):  # some of its numbers lie all over a disk
-            yield path, _digest(torch.as_tensor(value))
+        if isinstance(value, np.memmap):  # some of its numbers lie all over a disk
+            return
+        tensor = torch.as_tensor(value)
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            yield path, flat.digest(flat.some(tensor, MOST_NUMBERS) if tensor.numel() >= MOST_NUMBERS else tensor)
     elif isinstance(value, nn.Module | torch.optim.Optimizer | Dataset | Sampler | DataLoader):
         yield from _of_torchs(path, value, depth)
     elif (state := _state_of(value)) is not None:
@@ -75,7 +77,7 @@ def _of_torchs(path: str, value: Any, depth: int) -> Iterator[tuple[str, object]
     if isinstance(value, nn.Module):
         for name, tensor in value.state_dict().items():
             if isinstance(tensor, Tensor):
-                yield f"{path}.{name}", _digest(tensor)
+                yield from values(f"{path}.{name}", tensor)
         for name, module in value.named_modules():
             yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
     elif isinstance(value, torch.optim.Optimizer):
@@ -116,11 +118,6 @@ def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[
 def has_rows(value: object, samples: int) -> bool:
     """Whether a value of :func:`values` is of a tensor with a row for each of so many samples."""
     return isinstance(value, tuple) and isinstance(value[0], tuple) and samples in value[0]
-
-
-def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
-    numbers = flat.numbers_of(tensor)
-    return flat.digest(flat.some(numbers, MOST_NUMBERS) if numbers.numel() >= MOST_NUMBERS else tensor)
 
 
 def is_own(value: object) -> bool:
@@ -251,15 +248,13 @@ def objects(*holders: object, depth: int = 2) -> Iterator[Any]:
         waiting += [(each, left - 1) for each in inside if left]
 
 
-def is_only_kept(owner: object, model: nn.Module, before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Whether what has changed between two looks is only added up and shown; see :func:`kept_only.are_only_kept`."""
-    paths = [name for name, value in after.items() if name not in before or not _is_same(before[name], value)]
-    kinds = {type(each) for each in objects(owner, model) if is_own(each)} | set(map(type, model.modules()))
-    names = ("loss", "create_optimizer", "create_scheduler")
-    code = [getattr(owner, name, None) for name in names]
-    for module in model.modules():
-        code += [module.forward, *module._forward_pre_hooks.values(), *module._forward_hooks.values()]  # noqa: SLF001
-    return kept_only.are_only_kept(paths, {"self": owner, "model": model}, kinds, code)
+def are_figures(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
+    """Whether all values that changed between two looks are single numbers: a meter, a count for a progress line."""
+    return all(
+        isinstance(value, bool | int | float) or (isinstance(value, tuple) and value[0] in ((), (1,)))
+        for name, value in after.items()
+        if name in before and not _is_same(before[name], value)
+    )
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:

@@ -9,10 +9,46 @@ from torch import nn
 
 from remote_agent.training.shared.findings import COPY, Findings
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.worker.device import batches, held_values, notes
+from remote_agent.training.worker.device import batches, held_values
 from remote_agent.training.worker.device.comparing import Seen, is_same
 from remote_agent.training.worker.device.first_call import Held, set_by_first
 from remote_agent.training.worker.device.trained import refuse_own_backward
+from remote_agent.training.worker.device.watching import STATE_HINT
+
+TOGETHER = (
+    "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
+    " a std() or norm() over the batch? padded without a mask? time in the first dimension? outputs (n, 1) beside"
+    " targets (n)? loss and a figure, which count as (sum, weight)?), or it is a mean over something else than samples"
+)
+OF_TRAINING = (
+    "the loss of a batch is the mean of its parts' losses in evaluation mode, and not in training mode: a term or a"
+    " layer of training alone depends on which samples are together (a balance of experts over the batch?)"
+)
+MOVED = (
+    "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
+)
+RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
+WRITTEN = (
+    "loss writes {name}, of which each worker has a copy: samplers, callbacks and evaluate do not see it; return what"
+    " is only shown beside the loss"
+)
+KEPT = (
+    "loss changes {name}, on each worker by itself: what is shown of it is of one worker's samples, and no loss may go"
+    ' by it; of all samples it is with return loss, {{"name": value}}; a count that loss goes by belongs into a buffer'
+)
+GROWN = (
+    "{name} grows with every call of loss, on each worker by itself: if loss goes by it (a warm-up, a phase), count in"
+    " a buffer of the model instead (register_buffer), which is the same on all workers"
+)
+DIFFERS = f"the loss of the same samples differs from call to call with the same random numbers: {STATE_HINT}"
+UNSTEADY = (
+    "the loss of the same samples differs from call to call with the same random numbers, and what it is a mean over"
+    f" was checked on average only: {STATE_HINT}"
+)
+BACKWARD = (
+    "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"
+    " samples are together (a gradient that is divided by its norm?)"
+)
 
 
 def look(
@@ -54,12 +90,12 @@ def look(
     if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
         now = held_values.reached(owner, model)
         grown, hidden = hidden, held_values.changed(kept, now, lengths=unsteady)
-        shown = bool(hidden) and not unsteady and held_values.is_only_kept(owner, model, kept, now)
+        shown = bool(hidden) and not unsteady and held_values.are_figures(kept, now)
         if shown:
-            said += (notes.KEPT.format(name=hidden),)
+            said += (KEPT.format(name=hidden),)
             hidden = ""
         elif not hidden and grown.startswith("len("):  # it is a length alone
-            said += (notes.GROWN.format(name=grown),)
+            said += (GROWN.format(name=grown),)
     if unsteady and not hidden and not others:  # an iterator over other data, which the loss goes on with
         hidden = next((path for path, value in kept.items() if value == held_values.ITERATOR), "")
     if not hidden and not shown and (written := held_values.changed(first, kept, lengths=False)):
@@ -67,7 +103,7 @@ def look(
         if is_table or held_values.is_elsewhere(kept.get(written)):
             hidden = written
         elif written.startswith("self."):
-            said += (notes.WRITTEN.format(name=written),)
+            said += (WRITTEN.format(name=written),)
     if made is not None and not (hidden or data or others or unsteady):
         whole, part = partial(see, 0, count, 1), partial(see, count // 2, count, 2)
         hidden = set_by_first(owner, model, made, whole, part)

@@ -28,8 +28,38 @@ from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.comparing import CLEAR, FINE, Seen, follows, is_sum, mean
-from remote_agent.training.worker.device.norms import running_statistics
 from remote_agent.training.worker.device.untouched import rounded, untouched
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - their common bases
+"""Modules whose running statistics are averaged, as under data parallel training."""
+
+
+def uses_batch_statistics(model: nn.Module) -> bool:
+    """Whether the model normalises by the statistics of the samples that are together."""
+    batch_norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - see NORMS
+    return any(
+        isinstance(module, batch_norm) and (module.training or not module.track_running_stats)
+        for module in model.modules()
+    )
+
+
+def with_running_statistics(model: nn.Module) -> bool:
+    """Have those layers use their running statistics, in training, too; False: one of them has none."""
+    batch_norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - see NORMS
+    layers = [each for each in model.modules() if isinstance(each, batch_norm)]
+    for each in layers:
+        each.training = False
+    return all(each.track_running_stats for each in layers)
+
+
+def running_statistics(model: nn.Module) -> frozenset[str]:
+    """Names of the buffers that belong to normalisation layers."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if isinstance(module, NORMS)
+        for name, _ in module.named_buffers(recurse=False)
+    )
 
 
 class Computes(Protocol):
@@ -195,13 +225,13 @@ class LossWatch:
         """
         if not held_values.changed(self._held, self._tensors()):
             return ""
-        seen = []
+        seen, given = [], []
         for _ in range(2):
             with untouched(self._model, computer.device, computer.changing):
-                computer.probe(own.indices[:count], computer.seed, own.begin)
+                given.append(float(computer.probe(own.indices[:count], computer.seed, own.begin).value.detach()))
             seen.append(self._tensors())
         name = held_values.changed(*seen)
-        return "" if name and held_values.is_only_kept(self._owner, self._model, *seen) else name
+        return "" if name and held_values.are_figures(*seen) and self._fits((given[0], given[1])) else name
 
     def _tensors(self) -> dict[str, object]:
         """Of tensors outside of the model's state, what tells whether they change; numbers may count for a log."""

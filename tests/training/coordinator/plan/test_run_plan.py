@@ -21,9 +21,9 @@ from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
-from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
+from remote_agent.training.shared.messages import DeviceCosts
 
 SPEEDS = (DeviceProfile(300.0), DeviceProfile(100.0))
 BATCH = 40

@@ -120,12 +120,3 @@ def test_a_loss_is_checked_and_computed_as_on_the_cpu(twin: torch.device, loss: 
         computer(1, Slice.whole(np.arange(20), begin=0))
         gradients.append([parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None])
     assert all(torch.allclose(mine, its, atol=1e-6) for mine, its in zip(*gradients, strict=True))
-
-
-def test_a_buffer_that_two_modules_share_is_one_there_too(twin: torch.device) -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3))
-    model[1].running_mean = model[0].running_mean
-    devices.move_model(model, twin)
-    assert {buffer.device for buffer in model.buffers()} == {twin}
-    assert model[1].running_mean is model[0].running_mean
-    assert model[1].running_var is not model[0].running_var

@@ -5,19 +5,16 @@ from __future__ import annotations
 import collections
 import copy
 import itertools
-import random
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -25,7 +22,6 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.findings import Findings, settle
 from remote_agent.training.user_code import losses
-from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
 
@@ -124,58 +120,6 @@ def test_where_the_loss_uses_a_buffer_that_the_batch_changes_the_buffer_is_named
     assert "changes kept, which is not trained" in found(squared, Reading(see, torch.zeros(()))).together
 
 
-class Remembering(nn.Module):
-    """Adds what it gave for the samples of the call before, or its mean."""
-
-    def __init__(self, *, rows: bool) -> None:
-        super().__init__()
-        self.net, self.rows, self.last = net(), rows, torch.zeros(1, 3)
-
-    def forward(self, x: Tensor) -> Any:
-        out = self.net(x) + (self.last if len(self.last) in (1, len(x)) else 0)
-        self.last = (out if self.rows else out.mean(0, keepdim=True)).detach()
-        return out
-
-
-@pytest.mark.parametrize("rows", [True, False])
-def test_what_a_batch_leaves_to_the_next_is_a_hidden_state_where_it_has_a_row_for_each_sample(rows: bool) -> None:
-    seen = found(squared, Remembering(rows=rows))
-    assert (seen.hidden, seen.carried) == ("model.last", rows)
-
-
-class Iterated(nn.Module):
-    """Iterates until a norm is small: over the batch, or of each sample by itself."""
-
-    def __init__(self, dims: tuple[int, ...]) -> None:
-        super().__init__()
-        self.net, self.dims = net(), dims
-
-    def forward(self, x: Tensor) -> Any:
-        put, out = self.net(x), torch.zeros(len(x), 3)
-        for _ in range(20):
-            last, out = out, put + 0.5 * out.sin()
-            step = (out - last).square().mean(self.dims, keepdim=True).sqrt().detach()
-            out = last + (out - last) * step / (step + 1e-3)
-        return out
-
-
-def test_iterations_that_go_by_a_norm_over_the_batch_are_told_of() -> None:
-    seen = found(squared, Iterated((0, 1)))
-    assert not seen.together
-    assert 1e-6 < seen.apart < 1e-3
-    assert found(squared, Iterated((1,))).apart == 0
-
-
-def test_a_gradient_that_chance_changes_as_much_is_not_told_of() -> None:
-    """The noise of a consistency loss is in the gradient long before it is in the loss."""
-
-    def consistent(model: nn.Module, batch: Any) -> Tensor:
-        out = model(batch[0])
-        return out.square().mean() + (out - out.detach() - 1e-3 * torch.rand(len(out), 1)).square().mean()
-
-    assert found(consistent).apart == 0
-
-
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 
@@ -201,47 +145,11 @@ def test_a_loss_is_looked_at_also_where_training_computes_one_sample_at_a_time()
     assert seen(lambda model, batch: model(batch[0]).square().sum()).summed
 
 
-def test_samples_that_fit_into_no_batch_together_are_trained_one_at_a_time() -> None:
-    rows = [torch.randn(3 + index, 6) for index in range(SAMPLES)]
-    model = net().train()
-
-    def loss(model: nn.Module, batch: Tensor) -> Tensor:
-        return model(batch[0]).square().mean()
-
-    computer = SliceComputer(model, loss, datasets.as_dataset(rows), torch.device("cpu"), seed=0, most=1)
-    seen = Additivity(model, computer, None, np.arange(SAMPLES), flat.state(model)).check()
-    assert (seen.together, seen.hidden) == ("", "")
-
-
-def test_what_is_no_number_yet_does_not_change_by_that() -> None:
-    class Job:
-        best = float("nan")
-
-        def __init__(self) -> None:
-            self.last = float("nan")
-            self.missing = torch.full((3,), float("nan"))
-
-    assert not found(squared, owner=Job()).hidden
-
-
 def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_the_batch() -> None:
     def hardly_random(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) + 1 + (1e-4 * torch.rand(()) if model.training else 0)
 
     assert not found(hardly_random).together
-
-
-def test_a_loss_over_pairs_of_neighbours_is_told_where_it_leaves_out_the_last_of_an_odd_number() -> None:
-    def cut(model: nn.Module, batch: Any) -> Tensor:
-        pairs = model(batch[0])[: len(batch[0]) // 2 * 2].view(-1, 2, 3)
-        return (pairs[:, 0] - pairs[:, 1]).square().mean()
-
-    def whole(model: nn.Module, batch: Any) -> Tensor:
-        pairs = model(batch[0]).view(-1, 2, 3)
-        return (pairs[:, 0] - pairs[:, 1]).square().mean()
-
-    assert found(cut).together
-    assert not found(whole).together  # with unit=2 it trains; else a slice of an odd number ends the run
 
 
 @pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
@@ -271,49 +179,6 @@ def test_a_loss_that_depends_on_which_samples_are_together_is_told(loss: Callabl
     assert found(loss, net(nn.Dropout(0.3))).together
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.BatchNorm1d(8, momentum=None)])
-def test_buffers_of_normalisation_are_not_named_where_the_loss_itself_depends_on_the_batch(norm: nn.Module) -> None:
-    """They change with every batch, in any model; it is the loss that has to be looked at."""
-    told = found(lambda model, batch: model(batch[0]).std(0).mean(), net(norm)).together
-    assert "a std() or norm() over the batch?" in told
-    assert "forward or loss changes" not in told
-
-
-def test_a_gradient_that_depends_on_which_samples_are_together_is_told_where_the_loss_does_not() -> None:
-    class Normalised(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-            return gradient / gradient.norm()
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return squared(lambda x: Normalised.apply(model(x)), batch)  # type: ignore[arg-type]
-
-    with torch.no_grad():  # as it is called
-        assert "gradient" in found(loss).together
-        assert "gradient" in found(loss, net(nn.Dropout(0.3))).together
-        assert not found(squared, net(nn.Dropout(0.3))).together
-
-
-def test_a_parameter_that_only_some_of_the_samples_use_is_no_reason_to_refuse() -> None:
-    class Branch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.rare = net(), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            rare = x[:, 0] > 1
-            out: Tensor = self.net(x)
-            if bool(rare.any()):
-                out = out + self.rare(x) * rare[:, None]
-            return out
-
-    assert not found(squared, Branch()).together
-
-
 def test_a_term_that_is_there_for_large_batches_only_is_told() -> None:
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) + (model(batch[0]).var() if len(batch[0]) > 16 else 0)
@@ -341,35 +206,6 @@ def test_a_loss_that_is_random_in_evaluation_mode_too_is_compared_on_average() -
     assert not seen.together
     assert "on average" in seen.notes[0]
     assert found(lambda model, batch: len(batch[0]) * noisy(model, batch)).summed
-
-
-def test_a_loss_that_differs_with_the_same_random_numbers_is_told_from_one_that_is_random() -> None:
-    own = torch.Generator().manual_seed(1)
-
-    def noisy(model: nn.Module, batch: Any) -> Tensor:
-        return squared(model, [batch[0] + 0.1 * torch.randn(batch[0].shape, generator=own)])
-
-    [note] = found(noisy).notes
-    assert "something outside of the model's state changes it" in note
-
-
-@pytest.mark.parametrize("middle", [nn.Dropout(0.3), nn.BatchNorm1d(8)])
-def test_a_model_with_another_output_in_evaluation_mode_is_looked_at_in_training_mode(middle: nn.Module) -> None:
-    class Auxiliary(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net(middle)
-
-        def forward(self, x: Tensor) -> Any:
-            return (self.net(x), self.net(x)) if self.training else self.net(x)
-
-    def both(model: nn.Module, batch: Any) -> Tensor:
-        out, auxiliary = model(batch[0])
-        return out.square().mean() + 0.3 * auxiliary.square().mean()
-
-    seen = found(both, Auxiliary())
-    assert (seen.together, seen.summed) == ("", False)
-    assert "evaluation mode" in seen.notes[0]
 
 
 def test_a_teacher_that_follows_is_state_that_can_be_put_together_and_a_queue_is_not() -> None:
@@ -418,206 +254,60 @@ def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> 
     job = Job()
     job.steps = 5
     assert found(job.loss, owner=job).hidden == "self.steps"
-    calls, module = 0, types.ModuleType("job")
-
-    def counted(model: nn.Module, batch: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return squared(model, batch)
-
-    class Counting:
-        loss = staticmethod(counted)
-
-    assert found(counted, owner=Counting()).hidden == "calls"
+    module = types.ModuleType("job")
     exec(IN_A_MODULE, vars(module))
     assert found(module.Job().loss, owner=module.Job()).hidden == "STATE.seen"
-    fixed = Job()
-    fixed.steps = 3
-    assert not found(squared, owner=fixed).hidden
-
-
-class Classed:
-    """Counts in its class."""
-
-    calls = 0
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        Classed.calls += 1
-        return squared(model, batch)
-
-
-def noted(loss: Tensor) -> Tensor:
-    vars(noted)["calls"] = vars(noted).get("calls", 0) + 1
-    return loss
+    assert not found(squared, owner=job).hidden
 
 
 STEPS = [0]
 
 
-class Hooked(nn.Module):
-    """Has a forward hook that counts."""
+class Keeping:
+    """A job that keeps something in many places, and whose loss does not show it."""
+
+    calls = 0
 
     def __init__(self) -> None:
-        super().__init__()
-        self.net, seen = net(), [0]
-
-        def count(*_: object) -> None:
-            seen[0] += 1
-
-        self.net.register_forward_hook(count)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.net(x)
-
-
-class Criterion(nn.Module):
-    """Counts its calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, out: Tensor) -> Tensor:
-        self.calls += 1
-        return out.square().mean()
-
-
-class Places:
-    """A job that keeps a count somewhere."""
-
-    def __init__(self) -> None:
-        self.numbers, self.criterion = itertools.count(), Criterion()
-
-    def in_method(self) -> None:
-        STEPS[0] += 1
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        return squared(model, batch)
-
-
-@pytest.mark.parametrize(
-    ("loss", "hidden"),
-    [
-        (lambda job, model, batch: noted(squared(model, batch)), "noted.calls"),
-        (lambda job, model, batch: squared(model, batch) + 0 * next(job.numbers), "self.numbers"),
-        (lambda job, model, batch: squared(model, batch) + (job.in_method() or 0), "STEPS[0]"),
-        (lambda job, model, batch: job.criterion(model(batch[0])), "self.criterion.calls"),
-    ],
-)
-def test_a_count_is_named_wherever_the_users_code_keeps_it(loss: Any, hidden: str) -> None:
-    kind = type("Mine", (Places,), {"loss": loss})
-    job = kind()
-    assert found(job.loss, owner=job).hidden == hidden
-
-
-def test_a_count_in_a_class_a_default_or_a_hook_is_named() -> None:
-    def defaulted(model: nn.Module, batch: Any, state: dict[str, int] = {"n": 0}) -> Tensor:  # noqa: B006
-        state["n"] += 1
-        return squared(model, batch)
-
-    class Job:
-        loss = staticmethod(defaulted)
-
-    assert found(Classed().loss, owner=Classed()).hidden == "Classed.calls"
-    assert found(defaulted, owner=Job()).hidden == "defaulted.__defaults__[0]['n']"
-    assert found(squared, Hooked()).hidden == "seen[0]"
-
-
-def test_an_object_of_a_scripts_class_is_the_users_where_main_is_another_program() -> None:
-    kind = type("Mine", (), {"__module__": "__main__"})
-    with mock.patch.object(sys.modules["__main__"], "__file__", torch.__file__, create=True):
-        assert held_values.is_own(kind())
-        assert not held_values.is_own(nn.Linear(1, 1))
-
-
-@pytest.mark.parametrize("sparse", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
-def test_a_large_sparse_tensor_in_an_attribute_is_looked_at(sparse: Any) -> None:
-    model = nn.Linear(1, 1)
-    model.adjacent = sparse(torch.eye(1100))
-    before = held_values.reached(object(), model)
-    assert not held_values.changed(before, held_values.reached(object(), model))
-    model.adjacent = sparse(torch.eye(1100) * 2)
-    assert held_values.changed(before, held_values.reached(object(), model)) == "model.adjacent"
-
-
-def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.table = torch.zeros(3)
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            loss = (model(batch[0]) - self.table).square().mean()
-            self.table = model(batch[0]).detach().mean(0)
-            return loss
-
-    job = Job()
-    assert found(job.loss, owner=job).hidden == "self.table"
-
-
-class Steering:
-    """A job whose loss changes what it keeps of training, for the steps to come."""
-
-    def __init__(self) -> None:
+        self.count, self.rng, self.own = itertools.count(), np.random.default_rng(0), torch.Generator()
+        self.counts, self.table = {"a": 0}, torch.zeros(3)
         self.optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-        self.sampler = WeightedRandomSampler([1.0] * 8, 8)
         self.data = TensorDataset(torch.zeros(8))
 
-    def rate(self, model: nn.Module, batch: Any) -> Tensor:
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.05
-        return squared(model, batch)
+    def in_default(self, seen: list[int] = [0]) -> None:  # noqa: B006
+        seen[0] += 1
 
-    def weights(self, model: nn.Module, batch: Any) -> Tensor:
-        self.sampler.weights[:4] = 2.0
-        return squared(model, batch)
-
-    def labels(self, model: nn.Module, batch: Any) -> Tensor:
-        self.data.tensors[0][:4] = 2.0
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        type(self).change(self)  # type: ignore[attr-defined]
         return squared(model, batch)
 
 
 @pytest.mark.parametrize(
-    ("steered", "path"),
+    ("change", "name", "told"),
     [
-        ("rate", "self.optimizer.param_groups[0]['lr']"),
-        ("weights", "self.sampler.weights"),
-        ("labels", "self.data.tensors[0]"),
+        (lambda job: setattr(type(job), "calls", type(job).calls + 1), "Keeping.calls", "noted"),
+        (lambda job: STEPS.__setitem__(0, STEPS[0] + 1), "STEPS[0]", "noted"),
+        (lambda job: job.in_default(), "in_default.__defaults__[0][0]", "noted"),
+        (lambda job: job.counts.update(a=job.counts["a"] + 1), "self.counts['a']", "noted"),
+        (lambda job: next(job.count), "self.count", "refused"),
+        (lambda job: job.rng.random(), "self.rng", "refused"),
+        (lambda job: torch.rand((), generator=job.own), "self.own", "refused"),
+        (lambda job: job.table.add_(1), "self.table", "refused"),
+        (
+            lambda job: job.optimizer.param_groups[0].update(lr=0.05),
+            "self.optimizer.param_groups[0]['lr']" + findings.COPY,
+            "refused",
+        ),
+        (lambda job: job.data.tensors[0].fill_(2), "self.data.tensors[0]" + findings.COPY, "refused"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_loss_sets_in_the_jobs_copies_for_later_steps_is_named(steered: str, path: str) -> None:
-    job = Steering()
-    hidden = found(getattr(job, steered), owner=job).hidden
-    assert hidden == path + findings.COPY
-    with pytest.raises(JobError, match="changes with every call") as error:
-        settle(TrainingConfig(batch_size=4), Findings(hidden=hidden), (), 2)
-    assert "create_scheduler" in error.value.hint
-
-
-def test_an_iterator_that_the_loss_goes_on_with_is_named_and_one_that_is_left_alone_is_not() -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.others = iter(DataLoader(TensorDataset(torch.randn(600, 6))))
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            return squared(model, batch) + squared(model, next(self.others))
-
-    job = Job()
-    assert found(job.loss, owner=job).hidden == "self.others"
-    assert not found(squared, owner=Job()).hidden
-
-
-def test_a_set_that_the_loss_reads_before_it_adds_to_it_is_named() -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.seen = set[float]()
-
-        def loss(self, model: nn.Module, batch: Any) -> Tensor:
-            new = [float(x) not in self.seen for x in batch[0][:, 0]]
-            self.seen.update(batch[0][:, 0].tolist())
-            return ((1 + torch.tensor(new).float())[:, None] * model(batch[0]).square()).mean()
-
-    job = Job()
-    assert found(job.loss, owner=job).hidden == "self.seen"
+def test_what_loss_changes_is_told_if_it_is_a_number_and_else_refused(change: Any, name: str, told: str) -> None:
+    Keeping.change = staticmethod(change)  # type: ignore[attr-defined]
+    job = Keeping()
+    seen = found(job.loss, owner=job)
+    assert seen.hidden == (name if told == "refused" else "")
+    assert any(f"loss changes {name}, " in note for note in seen.notes) is (told == "noted")
 
 
 class Keeps(nn.Module):
@@ -644,41 +334,6 @@ def test_a_state_between_calls_is_named_and_features_that_are_only_kept_are_not(
 
 # --- What becomes of it ----------------------------------------------------------------------------------------------
 
-CONFIG = TrainingConfig(batch_size=64)
-
-
-def test_what_can_not_be_cut_is_refused_and_taken_undivided() -> None:
-    for seen in (Findings(together="it depends"), Findings(state="kept is a queue")):
-        with pytest.raises(JobError, match=r"depends|queue") as caught:
-            settle(CONFIG, seen, (), 2)
-        assert "unit" in caught.value.hint
-        assert settle(TrainingConfig(batch_size=64, unit=64), seen, (), 2).unit == 64
-
-
-def test_what_would_be_lost_is_refused_whatever_is_set() -> None:
-    whole = TrainingConfig(batch_size=64, unit=64)
-    with pytest.raises(JobError, match=r"head\.weight"):
-        settle(whole, Findings(), ("head.weight",), 2)
-    with pytest.raises(JobError, match=r"self\.steps"):
-        settle(whole, Findings(hidden="self.steps"), (), 2)
-
-
-def test_the_loss_and_the_unit_are_settled_as_they_were_found() -> None:
-    assert settle(CONFIG, Findings(summed=True), (), 2).loss_reduction == "sum"
-    assert settle(CONFIG, Findings(), (), 2).loss_reduction == "mean"
-    assert settle(CONFIG, Findings(), (), 2).unit == 0
-    assert settle(CONFIG, Findings(batch_statistics=True), (), 2).unit == 8
-    assert settle(CONFIG, Findings(batch_statistics=True), (), 2, room=5).unit == 5
-    assert settle(TrainingConfig(batch_size=64, deterministic=True), Findings(), (), 2).unit == 8
-    assert settle(TrainingConfig(batch_size=64, unit=20), Findings(batch_statistics=True), (), 2).unit == 20
-
-
-def test_the_plan_says_what_was_settled() -> None:
-    whole = settle(TrainingConfig(batch_size=64, unit=64), Findings(together="it depends"), (), 2)
-    assert "undivided" in findings.about(whole, Findings())[0]
-    normed = Findings(batch_statistics=True)
-    assert "batch normalisation" in findings.about(settle(CONFIG, normed, (), 2), normed)[0]
-
 
 class Clipped(nn.Module):
     """Clips the gradient of a hidden layer by its norm over the batch; the layers before it have small gradients."""
@@ -697,33 +352,6 @@ def test_a_small_gradient_that_depends_on_the_batch_is_told_beside_large_ones() 
     assert "the gradient of a batch" in found(squared, Clipped()).together
 
 
-class Drawing(nn.Module):
-    """Adds noise from a generator of its own."""
-
-    def __init__(self, rng: Any, draw: Callable[[Any], float]) -> None:
-        super().__init__()
-        self.net, self.rng, self.draw = net(), rng, draw
-
-    def forward(self, x: Tensor) -> Any:
-        return self.net(x + self.draw(self.rng))
-
-
-@pytest.mark.parametrize(
-    ("rng", "draw"),
-    [
-        (torch.Generator(), lambda rng: float(torch.rand((), generator=rng))),
-        (np.random.default_rng(0), lambda rng: float(rng.random())),
-        (np.random.RandomState(0), lambda rng: float(rng.rand())),
-        (random.Random(0), lambda rng: rng.random()),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_generator_of_the_models_own_is_named_and_does_not_go_with_deterministic(rng: Any, draw: Any) -> None:
-    seen = found(squared, Drawing(rng, draw))
-    assert seen.hidden == "model.rng"
-    assert seen.unsteady
-
-
 def test_a_loss_that_differs_with_the_same_random_numbers_does_not_go_with_deterministic() -> None:
     def fresh(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) * float(np.random.default_rng().random())
@@ -734,68 +362,6 @@ def test_a_loss_that_differs_with_the_same_random_numbers_does_not_go_with_deter
     assert settle(TrainingConfig(), seen, (), devices=2)
     with pytest.raises(JobError, match="deterministic=true can't hold"):
         settle(TrainingConfig(deterministic=True), seen, (), devices=2)
-
-
-class Meter:
-    """A moving mean, as a plain object."""
-
-    def __init__(self) -> None:
-        self.value, self.seen = 1.0, [1.0]
-
-    def update(self, value: float) -> None:
-        self.value += 0.1 * (value - self.value)
-
-
-class Metered(nn.Module):
-    """Has a meter."""
-
-    def __init__(self, update: Callable[[Meter, float], Any], uses: bool) -> None:
-        super().__init__()
-        self.net, self.meter, self.update, self.uses = net(), Meter(), update, uses
-
-    def forward(self, x: Tensor) -> Any:
-        out = self.net(x)
-        self.update(self.meter, float(out.detach().abs().mean()))
-        return out / (self.meter.value + sum(self.meter.seen)) if self.uses else out
-
-
-@pytest.mark.parametrize(
-    ("update", "uses", "hidden"),
-    [
-        (Meter.update, True, "model.meter.value"),
-        (lambda meter, value: meter.seen.append(value), True, "len(model.meter.seen)"),
-        (lambda meter, value: meter.seen.append(value), False, ""),  # a log
-    ],
-)
-def test_state_in_an_object_is_named_and_a_list_that_is_only_added_to_is_not(
-    update: Callable[[Meter, float], Any], uses: bool, hidden: str
-) -> None:
-    assert found(squared, Metered(update, uses)).hidden == hidden
-
-
-def halved(model: nn.Module, batch: Any) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        return functional.cross_entropy(model(batch[0]), batch[1].clamp_min(0))
-
-
-def halved_over_others(model: nn.Module, batch: Any) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        each = functional.cross_entropy(model(batch[0]), batch[1].clamp_min(0), reduction="none")
-    counts = (batch[0][:, 0] > 0).float()
-    return (each * counts).sum() / counts.sum().clamp_min(1)
-
-
-def test_autocast_of_the_job_rounds_a_gradient_and_is_no_reason_to_refuse_it() -> None:
-    assert [found(halved, model).together for model in map(wide, range(8))] == [""] * 8
-    assert "mean over something else" in found(halved_over_others).together
-    plain = losses.of_part(squared, net(), (torch.randn(4, 6), None), 4)
-    rounded = losses.of_part(halved, net(), (torch.randn(4, 6), torch.zeros(4, dtype=torch.long)), 4)
-    assert (plain.halved, rounded.halved) == (False, True)
-
-
-def wide(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
 
 
 # --- What each worker has a copy of ----------------------------------------------------------------------------------
@@ -822,54 +388,6 @@ def test_a_phase_that_goes_by_how_long_something_is_that_loss_adds_to_is_told(he
 
     job = Phases(add, held)
     assert any("len(self.held) grows with every call" in note for note in found(job.loss, owner=job).notes)
-
-
-def test_what_is_kept_once_for_each_sample_is_told_no_growth() -> None:
-    cache: dict[int, str] = {}
-    job = Phases(lambda _: cache.update({0: "a"}), cache)
-    assert not found(job.loss, owner=job).notes
-
-
-def test_a_term_that_grows_with_a_counter_in_a_buffer_is_no_reason_to_refuse_or_to_say_anything() -> None:
-    class Annealed(nn.Module):
-        steps: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net()
-            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-
-        def forward(self, x: Tensor) -> Any:
-            if self.training:
-                self.steps += 1
-            return self.net(x) * (self.steps / 1000).clamp(max=1)
-
-    seen = found(squared, Annealed())
-    assert (seen.together, seen.state, seen.hidden, seen.moved, seen.notes) == ("", "", "", {"steps"}, ())
-
-
-CALLS = 0
-
-
-def test_a_counter_in_a_closure_and_a_global_one_are_found() -> None:
-    calls = 0
-
-    def closed(model: nn.Module, batch: Any) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return squared(model, batch) * (1 if calls < 1000 else 2)
-
-    def with_global(model: nn.Module, batch: Any) -> Tensor:
-        global CALLS
-        CALLS += 1
-        return squared(model, batch) * (1 if CALLS < 1000 else 2)
-
-    class Job:
-        def __init__(self, loss: Any) -> None:
-            self.loss = loss
-
-    for loss in (closed, with_global):
-        assert found(loss, owner=Job(loss)).hidden.lower() == "calls"
 
 
 def test_a_batch_that_loss_changes_in_place_is_refused_where_the_data_keeps_that() -> None:

@@ -62,55 +62,6 @@ def test_samples_that_depend_on_how_many_were_taken_are_told_with_the_count(wrap
     assert "taken of the data set changes" in found(wrapped(Points(lambda data: 1 + data.taken / 100)))
 
 
-class Sinking(Dataset[Any]):
-    """Each sample is lowered in the place where it is kept."""
-
-    def __init__(self) -> None:
-        self.values = torch.ones(SAMPLES, 4)
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        sample = self.values[index]
-        sample -= 0.1
-        return sample
-
-
-def test_samples_that_are_changed_where_they_are_kept_are_told_with_the_tensor() -> None:
-    assert "values of the data set changes" in found(Sinking())
-
-
-@pytest.mark.parametrize("change", [lambda data: 2.0, lambda data: float(np.random.rand())])
-def test_a_data_set_that_counts_for_itself_gives_the_same_samples(change: Any) -> None:
-    assert found(Points(change)) == ""
-
-
-class Drawn(Dataset[Any]):
-    """Samples from a generator of its own, whatever the index."""
-
-    def __init__(self) -> None:
-        self.generator = np.random.default_rng(0)
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self.generator.random(4, dtype=np.float32))
-
-
-def test_a_generator_of_the_data_set_s_own_is_told() -> None:
-    refusal, note = batches.unlike(computer(Drawn()), np.arange(12))
-    assert not refusal
-    assert "each worker has a copy of it" in note
-
-
-def test_samples_with_values_that_are_missing_are_the_same_when_taken_again() -> None:
-    rows = torch.randn(40, 4)
-    rows[::3, 1] = float("nan")
-    assert batches.unlike(computer(rows), np.arange(12)) == ("", "")
-
-
 def kept(samples: list[Any]) -> Any:
     """Leaves out what is broken."""
     return torch.stack([sample for sample in samples if sample is not None])
@@ -157,19 +108,3 @@ def test_a_list_of_images_has_a_row_for_each_whatever_is_in_them() -> None:
     rows.note(detection(1, 2), 2)
     assert not rows.lost(detection(1, 1, 2, 2), 4)
     assert "batch of 3 rows" in rows.lost(detection(1, 4, 4), 4)
-
-
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
-def test_nested_tensors_are_the_same_each_time_and_have_rows(layout: torch.layout) -> None:
-    rows = [torch.randn(2 + number % 3, 4) for number in range(6)]
-
-    def nested(items: list[torch.Tensor]) -> Any:
-        return {"x": torch.nested.nested_tensor(items, layout=layout)}
-
-    found = computer(DataLoader(rows, batch_size=6, collate_fn=nested))  # type: ignore[arg-type]
-    indices = np.arange(6)
-    assert batches.unlike(found, indices, batches.taken(found, indices)) == ("", "")
-    assert "4 samples became a batch of 3 rows" in found.rows.lost(found.fetched(np.arange(3), 0), 4)
-    before = batches.taken(found, indices)
-    rows[0][0] += 1
-    assert batches.taken(found, indices) != before

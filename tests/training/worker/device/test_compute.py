@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,13 +16,10 @@ from torch.nn import functional as F
 
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, LossNotFinite
-from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Slice
-from remote_agent.training.user_code import losses
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.loss_scaling import FIRST, GROWTH_INTERVAL, LossScale
 
 CPU = torch.device("cpu")
 SAMPLES, WIDTH, CLASSES = 40, 12, 5
@@ -177,19 +173,6 @@ def test_an_error_of_the_jobs_own_is_not_tried_again() -> None:
     assert failing.sizes == [4, 2, 1, 1, 1, 1], "after the slice a sample was looked for that is to blame"
 
 
-@pytest.mark.parametrize("loss", [cross_entropy, losses.function_of(None)])
-@pytest.mark.parametrize("most", [None, 8])
-def test_the_sample_whose_label_is_no_class_is_named_with_it(loss: Callable[..., Tensor], most: int | None) -> None:
-    x, y = torch.randn(SAMPLES, WIDTH), torch.zeros(SAMPLES, dtype=torch.int64)
-    y[17], y[23] = 12, -3
-    made = SliceComputer(Net(), loss, datasets.as_dataset((x, y)), CPU, seed=3, most=most)
-    with pytest.raises(JobError, match=r"sample 17 of the data is to blame, with the target 12 \("):
-        made(1, Slice.whole(np.arange(SAMPLES)))
-    with pytest.raises(JobError, match=r"sample 23 of the data is to blame, with the target -3 \("):
-        made(1, Slice.whole(np.array([30, 3, 23, 5])))
-    made(1, Slice.whole(np.arange(17)))
-
-
 def test_a_token_that_the_model_does_not_have_is_found_though_the_loss_is_the_jobs_own() -> None:
     tokens = torch.arange(SAMPLES).remainder(7).repeat(3, 1).T.contiguous()
     tokens[31, 1] = 99
@@ -215,41 +198,6 @@ def test_a_second_attempt_has_the_same_random_numbers_and_changes_buffers_once()
     (first, mean), (second, again) = once(SAMPLES, 8), once(8, None)
     assert_close(first, second, 0.0)
     assert torch.equal(mean, again)
-
-
-class RunningMean(nn.Module):
-    """Subtracts a moving mean of its inputs, which it keeps by assignment or in place."""
-
-    def __init__(self, *, assigns: bool) -> None:
-        super().__init__()
-        self.head, self.assigns = nn.Linear(WIDTH, CLASSES), assigns
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(x - self.mean)
-        with torch.no_grad():
-            if self.assigns:
-                self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
-            else:
-                self.mean.lerp_(x.mean(0), 0.1)
-        return out
-
-
-@pytest.mark.parametrize("limit", [SAMPLES, 8])
-def test_a_buffer_that_is_assigned_is_averaged_over_parts_as_one_that_is_changed_in_place(limit: int) -> None:
-    def after(*, assigns: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        torch.manual_seed(0)
-        model = RunningMean(assigns=assigns)
-        there = model.mean
-        compute = computer(model, FullAbove(limit), most=10)
-        compute.changing = ["mean"]
-        compute(1, Slice.whole(np.arange(20)))
-        assert model.mean is there, "what is gathered and sent is this tensor"
-        return model.mean.clone(), gradients(model)
-
-    (one, first), (other, second) = after(assigns=True), after(assigns=False)
-    torch.testing.assert_close(one, other)
-    assert_close(first, second, 1e-6)
 
 
 # --- Precision -------------------------------------------------------------------------------------------------------
@@ -292,15 +240,6 @@ def test_where_float16_overflows_the_slice_is_computed_again_with_a_smaller_scal
     assert len(repeats) == before, "the scale is remembered"
 
 
-def test_the_scale_grows_after_many_good_slices() -> None:
-    weight = nn.Parameter(torch.ones(()))
-    scale = LossScale([weight])
-    for _ in range(GROWTH_INTERVAL):
-        scale.backward(weight * 1.0, 1)
-        assert scale.settle()
-    assert scale.value == 2 * FIRST
-
-
 def test_what_the_loss_itself_differentiates_by_parameters_is_not_divided_by_the_scale() -> None:
     indices, model, whole = np.arange(6), Net(), Net()
 
@@ -312,30 +251,6 @@ def test_what_the_loss_itself_differentiates_by_parameters_is_not_divided_by_the
     computer(model, penalised, dtype=torch.float16)(1, Slice.whole(indices))
     computer(whole, penalised)(1, Slice.whole(indices))
     assert_close(gradients(model), gradients(whole), 0.03)
-
-
-def test_a_gradient_that_is_infinite_at_any_scale_ends_the_attempts() -> None:
-    model, calls = Net(), list[int]()
-
-    def infinite(model: nn.Module, batch: Any) -> Tensor:
-        calls.append(1)
-        return cross_entropy(model, batch) + (model.head.bias[0] - model.head.bias[0].detach()).abs().sqrt()
-
-    with pytest.raises(JobError, match="not finite in float16"):
-        computer(model, infinite, dtype=torch.float16)(1, Slice.whole(np.arange(4)))
-    assert len(calls) < 100
-
-
-def test_a_loss_that_is_not_a_number_is_given_back_at_once() -> None:
-    calls: list[int] = []
-
-    def broken(model: nn.Module, batch: Any) -> Tensor:
-        calls.append(1)
-        return cross_entropy(model, batch) * float("nan")
-
-    with pytest.raises(LossNotFinite, match="the loss is nan"):
-        computer(Net(), broken, dtype=torch.float16)(1, Slice.whole(np.arange(4)))
-    assert len(calls) == 1
 
 
 def test_a_loss_that_is_not_finite_is_told_apart_from_weights_that_are_not() -> None:
@@ -397,40 +312,6 @@ def test_checkpointed_blocks_give_the_same_gradients_and_names_with_less_kept(dt
     assert kept_bytes(spared, indices) < 0.4 * kept_bytes(plain, indices)
 
 
-class Counting(Block):
-    def __init__(self) -> None:
-        super().__init__(0.0)
-        self.register_buffer("calls", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        with torch.no_grad():
-            self.teacher.weight.mul_(0.9)
-        return super().forward(x * random.random() * np.random.rand() + self.calls + self.mean) + self.teacher(x)
-
-
-def test_a_block_that_is_computed_again_counts_once_and_draws_the_same() -> None:
-    torch.manual_seed(1)
-    plain = nn.Sequential(Counting(), Counting(), nn.Linear(WIDTH, CLASSES))
-    spared, changing = copy.deepcopy(plain), set[str]()
-    assert recompute.apply(spared, changing=changing) == 2
-    after = []
-    for model in (plain, spared):
-        compute = computer(model)
-        compute.changing = sorted(flat.state(model).keys() - {"0.teacher.bias", "1.teacher.bias"})
-        changing.update(compute.changing)
-        for step in (1, 2):
-            compute(step, Slice.whole(np.arange(8)))
-        after.append((random.random(), np.random.rand()))
-    assert after[0] == after[1]
-    assert_close(gradients(spared), gradients(plain), 0.0)
-    for name, tensor in flat.state(plain).items():
-        assert torch.equal(flat.state(spared)[name], tensor), name
-
-
 def test_blocks_are_the_parts_that_repeat() -> None:
     def kinds(model: nn.Module) -> Iterator[str]:
         return (type(block).__name__ for block in recompute.blocks(model))
@@ -444,20 +325,3 @@ def test_blocks_are_the_parts_that_repeat() -> None:
     assert list(kinds(nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)), layer()))) == ["Sequential"]
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     assert list(kinds(encoder)) == ["TransformerEncoderLayer"] * 2
-
-
-class Divides(list[tuple[Tensor, int]]):
-    """Data whose own ``batch`` means something else."""
-
-    def batch(self, size: Any) -> Any:
-        return len(self) // size
-
-
-def test_an_error_of_the_data_is_told_by_one_that_does_not_lead_back_to_itself() -> None:
-    computer = SliceComputer(nn.Linear(1, 1), losses.function_of(None), Divides([(torch.zeros(1), 0)]), CPU, 0)
-    with pytest.raises(JobError, match="ZeroDivisionError") as caught:
-        computer.compute(0, Slice.whole(np.arange(1)))
-    each: BaseException | None = caught.value
-    for _ in range(10):
-        each = each and (each.__cause__ or each.__context__)
-    assert each is None

@@ -104,20 +104,6 @@ SETTINGS = {"num_iterations": STEPS, "batch_size": BATCH, "seed": SEED, "clip_no
 
 
 @pytest.mark.ray
-def test_weights_with_clipping_and_a_scheduler_of_the_jobs_own_are_those_of_a_plain_loop(
-    launch: Any, tmp_path: Path
-) -> None:
-    """Over shared memory: ``test_parity_matrix``."""
-    limits = {"a": 17, "b": 9, "c": 4}
-    run = launch(source(), limits=limits, **SETTINGS, stream="network", shards=2)
-    assert run.finish() == (0, "")
-    assert any("over network" in each for each in run.of_kind("plan")[0]["reasons"]), run.of_kind("plan")
-    for step in run.of_kind("step"):  # they cross the data's epochs
-        assert [worker["samples"] for worker in step["workers"]] == list(limits.values())
-    plain.assert_equal(plain.weights_of(run), plain_loop(tmp_path, source()))
-
-
-@pytest.mark.ray
 def test_memory_that_is_full_on_one_device_is_told_and_the_weights_are_the_same(launch: Any, tmp_path: Path) -> None:
     # The measurement sees slices of 15 at most, so that a share of 20 is what does not fit.
     run = launch(source(fits=16), "ab", limits={"a": 10, "b": 20}, **SETTINGS, activation_checkpointing=True)

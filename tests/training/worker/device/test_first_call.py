@@ -94,19 +94,6 @@ class Job:
         return loss / self.first.setdefault("loss", loss.item())
 
 
-SCALE = 0.0
-
-
-class Global(Job):
-    """The same in a variable of the file."""
-
-    def loss(self, model: Any, batch: Tensor) -> Any:
-        global SCALE
-        loss = model.net(batch).square().mean()
-        SCALE = SCALE or loss.item()
-        return loss / SCALE
-
-
 @pytest.mark.parametrize(
     ("make", "job", "name"),
     [
@@ -114,9 +101,8 @@ class Global(Job):
         (Filled, None, "model.is_filled"),
         (Projected, None, "model.projection"),
         (Net, Job, "self.first['loss']"),
-        (Net, Global, "SCALE"),
     ],
-    ids=["a mean", "a flag", "random numbers", "a loss", "a variable"],
+    ids=["a mean", "a flag", "random numbers", "a loss"],
 )
 def test_what_the_first_batch_or_its_random_numbers_give_is_refused_by_name(
     make: Callable[[], nn.Module], job: Callable[[], Any] | None, name: str
@@ -228,40 +214,3 @@ class Opened:
 
 
 Opened.__module__ = "torch.storage"
-
-
-class Lazy(Samples):
-    """Opens its file when the first sample is taken."""
-
-    file: Opened | None = None
-
-    def __getitem__(self, index: int) -> Tensor:
-        if self.file is None:
-            self.file = Opened()
-        return self.file.rows[index]
-
-
-class Once(Net):
-    """Makes its table once, and raises if that is to be done again."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Any:
-        if self.table is None:
-            Once.made += 1
-            assert Once.made == 1, "it was made before"
-            self.table = torch.ones(3)
-        return self.net(x * self.table)
-
-
-def test_what_is_opened_once_is_not_opened_again_and_what_fails_when_begun_again_is_used() -> None:
-    torch.manual_seed(0)
-    measured(Net().train(), _OfNet(), Lazy(of_all=True))
-    assert Opened.count == 1
-    model = Once().train()
-    measured(model)
-    assert model.table is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from typing import Any
 
@@ -21,67 +20,6 @@ from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 
 CPU = torch.device("cpu")
-
-
-class Averaged(nn.Module):
-    """A network, and a copy that is set to it in each forward pass, without ``requires_grad_(False)``."""
-
-    def __init__(self, *, frozen: bool) -> None:
-        super().__init__()
-        self.net = nn.Linear(3, 2)
-        self.average = copy.deepcopy(self.net).requires_grad_(not frozen)
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.no_grad():
-            for average, own in zip(self.average.parameters(), self.net.parameters(), strict=True):
-                average.copy_(own)
-        return self.net(x)
-
-
-@pytest.mark.parametrize(("frozen", "changed"), [(False, {"average.weight", "average.bias"}), (True, set())])
-def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is_equal_at_first(
-    frozen: bool, changed: set[str]
-) -> None:
-    torch.manual_seed(0)
-    model = Averaged(frozen=frozen).train()
-    first = copy.deepcopy(model.state_dict())
-    computer = SliceComputer(
-        model,
-        lambda network, batch: network(batch).square().mean(),
-        datasets.as_dataset(torch.randn(12, 3)),
-        CPU,
-        seed=0,
-    )
-    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
-    profiler.measure((2, 4), 0.01, 8)
-    measured = profiler.check()
-    assert measured.usage.changed == changed
-    assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
-
-
-def objects(network: nn.Module, batch: Tensor) -> Tensor:
-    """A mean over samples, of which few have a loss."""
-    total = torch.zeros(())
-    for sample in batch:
-        total = total + network(sample).square().mean() if sample[0] > 1 else total
-    return total / len(batch)
-
-
-@pytest.mark.parametrize(("rare", "words"), [(True, ""), (False, "does not depend on a trained parameter")])
-def test_some_samples_may_have_a_loss_without_a_gradient_but_not_all(rare: bool, words: str) -> None:
-    model = nn.Linear(3, 2)
-    samples = torch.zeros(12, 3)
-    samples[7, 0] = 2.0 * rare
-    computer = SliceComputer(model, objects, datasets.as_dataset(samples), CPU, seed=0)
-    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
-    if words:
-        with pytest.raises(JobError, match=words):
-            profiler.measure((2, 4), 0.01, 12)
-    else:
-        profiler.measure((2, 4), 0.01, 12)  # the sample is not among those
-        measured = profiler.check()
-        assert measured.usage.sometimes == {"weight", "bias"}
-        assert not measured.findings.together
 
 
 class Features(nn.Module):
@@ -175,49 +113,3 @@ def test_a_job_that_was_checked_before_is_checked_again_with_a_few_samples(again
     called.clear()
     assert profiler.check(again=again).findings.apart >= 0
     assert max(called) == most
-
-
-class Recurrent(nn.Module):
-    """A recurrent layer, whose hidden state is of ``rows`` samples, or (0) of those of the call before."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self.layer, self.hidden = nn.RNN(3, 4, batch_first=True), torch.zeros(1, rows, 4) if rows else None
-
-    def forward(self, x: Tensor) -> Any:
-        out, hidden = self.layer(x[:, None], self.hidden)
-        self.hidden = self.hidden if self.hidden is not None and self.hidden.shape[1] == 8 else hidden.detach()
-        return out
-
-
-@pytest.mark.parametrize(("rows", "count"), [(8, 8), (0, 2)])
-def test_code_that_takes_only_one_number_of_samples_is_told_so(rows: int, count: int) -> None:
-    with pytest.raises(
-        JobError, match=rf"xpected hidden.*; {count} of the same samples at a time can be computed"
-    ) as error:
-        measured_of(Recurrent(rows))
-    assert "any number of samples" in error.value.hint
-
-
-def test_other_errors_are_not_put_down_to_the_number_of_samples() -> None:
-    class Picky(nn.Linear):
-        def forward(self, x: Tensor) -> Any:
-            if (x == SAMPLES[3]).all(1).any():
-                raise ValueError("a bad sample")
-            return super().forward(x)
-
-    with pytest.raises(JobError, match="ValueError") as error:
-        measured_of(Picky(3, 2))
-    assert "at a time" not in error.value.cause
-
-
-SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
-
-
-def measured_of(model: nn.Module) -> None:
-    computer = SliceComputer(
-        model.train(), lambda net, batch: net(batch).square().mean(), datasets.as_dataset(SAMPLES), CPU, seed=0, most=4
-    )
-    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
-    profiler.measure((2, 4), 0.01, 8)
-    profiler.check()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from remote_agent.training.worker.device.untouched import into_training, modes_kept, rounded
+from remote_agent.training.worker.device.untouched import into_training, rounded
 
 
 class Kept(nn.Dropout):
@@ -24,31 +24,6 @@ def test_a_part_that_was_in_evaluation_mode_is_named_unless_it_stays_there() -> 
     assert into_training(model) == ""
     assert into_training(nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()) == ""
     assert into_training(nn.Sequential(nn.Linear(2, 2), Kept().eval())) == ""
-
-
-class Merging(nn.Module):
-    """In evaluation mode the adapter is a part of the weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.adapter, self.merged = torch.ones(2), torch.ones(2), False
-
-    def train(self, mode: bool = True) -> Any:
-        super().train(mode)
-        if self.merged is mode:
-            self.weight += -self.adapter if mode else self.adapter
-            self.merged = not mode
-        return self
-
-
-def test_what_a_modules_own_eval_does_is_undone_by_its_own_train() -> None:
-    one, within, frozen, kept = Merging(), Merging(), Merging().eval(), Kept().eval()
-    model = nn.Sequential(one, nn.Sequential(within, kept), nn.Dropout(), frozen)
-    with modes_kept(model):
-        model.eval()
-        assert float(one.weight[0]) == float(within.weight[0]) == 2
-    assert [(float(each.weight[0]), each.training) for each in (one, within, frozen)] == [(1, 1), (1, 1), (2, 0)]
-    assert {each for each in model.modules() if not each.training} == {kept, frozen}
 
 
 def test_rounded_weights_differ_by_their_last_bit_and_are_what_they_were_afterwards() -> None:
