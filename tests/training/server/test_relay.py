@@ -18,7 +18,7 @@ from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.slices import Part
 from remote_agent.training.wire import codecs as wire_codecs
 from remote_agent.training.wire import handshake
-from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, FellBehind
 from remote_agent.training.wire.frames import Header, Kind

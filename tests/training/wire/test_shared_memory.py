@@ -19,7 +19,7 @@ from remote_agent.training.server.shared_memory_server import SharedMemoryServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared import dataplane
 from remote_agent.training.shared.schedule import Schedule
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout, plan_layout

@@ -39,7 +39,7 @@ from remote_agent.training.coordinator.session import KeepSchedule, Session, Tak
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, ShardLeaves, StageLost, WeightsGone
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
+from remote_agent.training.shared.messages import PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.layout import Layout
 
@@ -200,8 +200,6 @@ def _free_workers(session: Session, step: int, gone: Collection[str]) -> list[bo
         TrainingError: a shard answers that it has failed, which would happen to a new one too.
     """
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
-    # After these answers, no worker waits for an exchange with the old shards.
-    freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
     asking = [(server, server.actor.call("ping") if server.host not in gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
     answers = []
