@@ -11,8 +11,7 @@ It proceeds in this order:
 4. All workers return to the weights that they kept of that step.
 
 The steps since are then repeated with the same samples, each counted once: the record of slices marks its superseded
-lines. With ``ssp`` and ``async`` the samples are cut into other slices and applied in another order, so the result is
-as good, but not the same.
+lines.
 """
 
 from __future__ import annotations
