@@ -45,8 +45,8 @@ from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.shared.slices import Part
 from remote_agent.training.wire import codecs as wire_codecs
-from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.layout import Layout, plan_layout
 from remote_agent.training.worker.process_group import ProcessGroup
 from remote_agent.training.worker.rendezvous import Rendezvous

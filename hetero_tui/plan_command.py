@@ -102,8 +102,7 @@ def _order(job: str, pairs: list[str], paths: list[str] | tuple[()], wrong: list
 async def _race(session: Session, output: Output, order: Order, survey: Survey, config: TrainingConfig, by: By) -> int:
     from hetero_tui.errors import UsageError
     from hetero_tui.runs import racing
-    from remote_agent.planning.choice import choose
-    from remote_agent.planning.limits import limits_of
+    from remote_agent.planning.choice import choose, limits_of
     from remote_agent.planning.pipeline import is_cut
     from remote_agent.planning.sites import DoesNotFit
 
@@ -169,8 +168,7 @@ def _print(
 ) -> int:
     from hetero_tui.planning import plan_report
     from hetero_tui.planning.what_if import changed
-    from remote_agent.planning.choice import choose
-    from remote_agent.planning.limits import limits_of
+    from remote_agent.planning.choice import choose, limits_of
     from remote_agent.planning.pipeline import is_cut
     from remote_agent.planning.sites import DoesNotFit
     from remote_agent.planning.verdicts import verdicts

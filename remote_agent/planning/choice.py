@@ -21,6 +21,8 @@ from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, LOCAL, SYNC, Prediction, Way
+from remote_agent.settings import TrainingConfig
+from remote_agent.strategies import AUTO
 
 MARGIN = 0.03
 """Part of a step's time below which a predicted difference is none."""
@@ -275,3 +277,32 @@ def _gains(search: _Search, survey: Survey, best: Prediction) -> dict[str, float
         else:
             gains[host.name] = -math.inf
     return gains
+
+
+# --- From settings ----------------------------------------------------------------------------------------------------
+
+
+def limits_of(config: TrainingConfig) -> Limits:
+    """What the settings leave open: with ``strategy=auto`` the way and the hosts, else nothing.
+
+    A setting that differs from its default is one that the user fixed.
+    """
+    if config.strategy != AUTO:
+        return Limits(
+            strategy=config.strategy,
+            codec=config.codec,
+            shards=config.shards,
+            local_steps=config.local_steps,
+            local_batch=config.local_batch,
+            overlap=config.overlap,
+            all_hosts=True,
+        )
+    usual = TrainingConfig()
+    return Limits(
+        inexact=config.allow == "inexact",
+        codec=config.codec if config.codec != usual.codec else "",
+        shards=config.shards,
+        local_steps=config.local_steps if config.local_steps != usual.local_steps else 0,
+        local_batch=config.local_batch,
+        overlap=config.overlap or None,
+    )

@@ -153,9 +153,6 @@ WAYS = {
     )
 }
 
-AUTO = Way("auto", {"strategy": "auto"}, exact=False, rate=5e3)
-"""As the planner chooses; not among those that random faults come to."""
-
 
 def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
@@ -252,9 +249,8 @@ KINDS = {
     "coordinator": "the coordinator ends, and another one begins",
     "pause": "the coordinator is stopped for a while",
     "throttle": "it computes at 0.3 of its speed from then on",
-    "narrow": "its link carries a tenth from then on, or for a while if it takes time",
 }
-LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause", "sleep", "apart", "narrow")
+LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause", "sleep", "apart")
 OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
 OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain", "hang")
 
@@ -344,7 +340,7 @@ class World:
             slice_deadline_s=20,
             seed=SEED,
             stream="network",
-            shards=shards if spec_of(way.settings["strategy"]).servers and way is not AUTO else 0,
+            shards=shards if spec_of(way.settings["strategy"]).servers else 0,
             learning_rate=RATE,
             **way.settings,
         )
@@ -487,7 +483,7 @@ class World:
             case "reset":
                 host.reset()
                 host.lose_calls(0.3)
-            case "slow" | "throttle" | "narrow":
+            case "slow" | "throttle":
                 self._weaken(host, fault)
             case "drain" | "hang":
                 if fault.kind == "hang":
@@ -522,11 +518,7 @@ class World:
             self._ended.set()
 
     def _weaken(self, host: Host, fault: Fault) -> None:
-        if fault.kind == "narrow":
-            usual, host.rate = host.rate, host.rate / 10
-            if fault.seconds:
-                self.kernel.after(fault.seconds, lambda: setattr(host, "rate", usual))
-        elif fault.kind == "throttle":
+        if fault.kind == "throttle":
             host.slowness = 1 / 0.3
         else:
             host.slowness = 4.0
@@ -562,7 +554,7 @@ class World:
         # One that ended while the coordinator was stopped is not missed before some more steps.
         is_well = is_well and not any(member.actor.owner.dead for member in cast("Any", session).members)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
-        self._well = self._well + 1 if is_well and is_over and self.way is not AUTO else 0
+        self._well = self._well + 1 if is_well and is_over else 0
 
     def missing(self, session: Session) -> set[str]:
         """Hosts of which not all devices take part."""
@@ -645,7 +637,7 @@ def simulate(
 ) -> Outcome:
     """One schedule, checked; ``tells`` its events in words."""
     if isinstance(way, str):
-        way = AUTO if way == AUTO.name else WAYS[way]
+        way = WAYS[way]
     world = World(seed, way, faults)
     wrong = ""
     with installed_for(world):

@@ -25,7 +25,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan, U
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel

@@ -1,8 +1,8 @@
 """The one global order in which samples are used: a sequence of epochs, and where the steps are cut in it.
 
 A *position* counts samples of that sequence from 0. A strategy with common steps asks for the positions of step after
-step; one with steps of other sizes (``local_sgd``) or without common steps (``ssp``, ``async``) takes its own runs of
-positions one after the other, from :attr:`SampleOrder.start` on, and never beyond :attr:`SampleOrder.limit`.
+step. One with steps of other sizes (``local_sgd``) takes its own runs of positions one after the other, from
+:attr:`SampleOrder.start` on, and never beyond :attr:`SampleOrder.limit`.
 
 - :class:`SampleOrder`, of data without a ``DataLoader``: the endless sequence of one seeded permutation after another.
   Each step takes the next ``batch`` positions, across the end of an epoch too. Nothing is left out there, so every

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.errors import ConnectionRefused, FellBehind, MalformedFrame
 from remote_agent.training.wire.frames import Header
 from remote_agent.training.wire.layout import Layout

@@ -24,8 +24,8 @@ from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.server.published_chunks import Listener, PublishedChunks, in_own_pages
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.sums import ChunkSum
-from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient, Exchanging
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.deadlines import CLOSE_S, RECONNECT_PAUSE_MOST_S
 from remote_agent.training.wire.errors import ExchangeError, FellBehind, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind

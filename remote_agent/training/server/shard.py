@@ -26,7 +26,7 @@ from remote_agent.training.server.published_chunks import Listener, PublishedChu
 from remote_agent.training.server.sums import ChunkSum
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire import frames
-from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.server.shard import Shard
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, JOIN_S
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from remote_agent.training.wire.agreement import decode
-from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.codecs import Codec, decode
 from remote_agent.training.wire.errors import MalformedFrame, NothingCounts
 from remote_agent.training.wire.frames import Header
 

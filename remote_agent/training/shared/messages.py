@@ -43,11 +43,11 @@ class DeviceCosts:
     touch_s: float = 0.0
 
 
-REPAIR, PING, EXCHANGE, LINK = "repair", "ping", "exchange", "link"
-"""Groups of calls that an actor carries out while a step or slice is under way: slices that others have lost, pings and
-what belongs to them, exchanges of slices that wait for no others, and whether other hosts can be reached."""
+REPAIR, PING, LINK = "repair", "ping", "link"
+"""Groups of calls that an actor carries out while a step is under way: slices that others have lost, pings and what
+belongs to them, and whether other hosts can be reached."""
 
-GROUPS = (REPAIR, PING, EXCHANGE, LINK)
+GROUPS = (REPAIR, PING, LINK)
 """Those of a worker."""
 
 
@@ -296,11 +296,10 @@ class WorkerStatus:
 class EvaluationTask:
     """Batches of the validation data that a worker measures with the weights after the last step.
 
-    ``name`` is the evaluation's, which may have several tasks. ``data`` is the ref of the data, in a tuple: so it is
-    fetched by a worker that does not have it, and once. ``checked``: metrics that keep what they saw are refused.
+    ``data`` is the ref of the data, in a tuple: so it is fetched by a worker that does not have it, and once.
+    ``checked``: metrics that keep what they saw are refused.
     """
 
-    name: str
     data: tuple[Ref[Any]]
     batches: Sequence[tuple[int, Indices]]
     checked: bool = False

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire import frames
-from remote_agent.training.wire.agreement import Codecs, decode
-from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.codecs import Codec, Codecs, decode
 from remote_agent.training.wire.deadlines import FETCH_S, STEP_S
 from remote_agent.training.wire.errors import ExchangeError, FellBehind, MalformedFrame, StepIncomplete
 from remote_agent.training.wire.frames import Header, Kind

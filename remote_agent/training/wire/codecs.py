@@ -19,10 +19,14 @@ the same payload to bitwise the same numbers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from remote_agent.training.wire.errors import MalformedFrame
+from remote_agent.training.wire.layout import Layout
 
 INT8_BLOCK = 512
 """Numbers that share a scale."""
@@ -167,3 +171,30 @@ def _by_block(count: int, numbers: Tensor, scales: Tensor, levels: Tensor) -> tu
     if end < count:
         parts.append((numbers[end:].unsqueeze(0), scales[whole:], levels[end:].unsqueeze(0)))
     return tuple(parts)
+
+
+# --- What all workers and shards agree on -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """The codecs for gradients and for weights."""
+
+    gradients: Codec
+    weights: Codec
+
+    def signature(self, layout: Layout) -> bytes:
+        """Bytes that are the same at both ends of a connection if they agree on the cut and the codecs."""
+        return layout.digest + f"{self.gradients.name},{self.weights.name}".encode()
+
+
+EXACT = Codecs(Float32(), Float32())
+"""Codecs that lose nothing."""
+
+
+def decode(codec: Codec, payload: Tensor, out: Tensor) -> None:
+    """Call :meth:`Codec.decode` for a payload from the network; raises MalformedFrame if it can't be one."""
+    try:
+        codec.decode(payload, out)
+    except ValueError as error:
+        raise MalformedFrame(f"a payload that is not {codec.name}: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_agent.training.shared.dataplane import StreamPlan
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.memory import available
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import decode
-from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.codecs import Codec, decode
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 

@@ -78,7 +78,6 @@ class Worker(LinkEnd):
         self._engine: Engine | None = None
         self._watchdog = CoordinatorWatchdog()
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
-        self._evaluation = ""  # the evaluation whose weights are loaded
         self._changing: set[str] = set()  # of the model's state, what the job's code changes; known once it is measured
 
     def warm_up(self, blob: bytes) -> None:
@@ -253,10 +252,6 @@ class Worker(LinkEnd):
         """Evaluate the task's batches of the validation data, by their numbers, between two steps."""
         if self._validated_on is None or self._validated_on[0] != task.data[0].raw:
             self._validated_on = task.data[0].raw, rpc.get(task.data[0], TRANSFER_S)
-        if self._evaluation != task.name:
-            if self._engine is not None:
-                self._engine.renew()
-            self._evaluation = task.name
         try:
             return self._meter(self._validated_on[1], task.batches, checked=task.checked)
         except TrainingError as error:

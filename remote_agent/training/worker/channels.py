@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.shared.slices import WHOLE, Part
-from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient, Exchanging
+from remote_agent.training.wire.codecs import EXACT, Codecs
 from remote_agent.training.wire.endpoint import StreamInfo, place
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel

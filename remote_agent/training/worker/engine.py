@@ -127,10 +127,6 @@ class Engine(ABC):
         """The current trained parameters, by dtype."""
         return flat.gather(flat.trained(self.parts.model))
 
-    def renew(self) -> None:
-        """Load the newest weights into the model, between two steps."""
-        return  # the model already has them
-
     def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """This worker's result of ``function``, which evaluates a batch with the whole model."""
         return function()
@@ -170,7 +166,7 @@ class WaitingEngine(Engine):
     """An engine that gets no weights while it does not take part, and waits until it is let in.
 
     No server can send it the weights of steps that it missed. Another worker gives it the weights at the beginning of a
-    step, and it takes part from that step on (``recovery.state_transfer``).
+    step, and it takes part from that step on (``strategies.allreduce.hand_over``).
     """
 
     def __init__(self, parts: Parts) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning.choice import Limits
-from remote_agent.planning.limits import limits_of
+from remote_agent.planning.choice import Limits, limits_of
 from remote_agent.planning.survey import DAY_S, MAX_AGE_DAYS, wire_bytes
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, Prediction, Term, Way
 from remote_agent.settings import TrainingConfig

@@ -16,7 +16,7 @@ from remote_agent.training.coordinator.plan import siting
 from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared.link_speed import LinkRates
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from tests.agent.planning.fleets import LINK_1G, LINK_100M, host, survey
 
 MILLION = 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,32 +93,6 @@ def test_the_last_checkpoint_is_elsewhere_too_when_the_run_has_ended(
     assert (other / "events.jsonl").read_bytes() == (folder / "events.jsonl").read_bytes()
 
 
-def test_a_copy_that_waits_for_the_history_takes_no_pause_after_it(
-    folder: Path, journal: Journal, other: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pause is for the links, and nothing is on them while it waits."""
-    monkeypatch.setattr(history, "COPYING", 1e-9)
-    monkeypatch.setattr(history, "LITTLE_S", 0.04)
-    written = threading.Event()
-    call = Here.call
-
-    def late(self: Here, name: str, *arguments: Any) -> Any:
-        if name == "append" and arguments[2]:
-            assert written.wait(20)
-        result = call(self, name, *arguments)
-        if name == "write" and arguments[0].endswith(".safetensors"):
-            written.set()
-        return result
-
-    monkeypatch.setattr(Here, "call", late)
-    begin(journal)
-    save(folder, 1)
-    with History("run", folder, "a", 3, journal):
-        until(lambda: newest_checkpoint(other) == 1)
-        save(folder, 2)
-        until(lambda: newest_checkpoint(other) == 2)
-
-
 def test_the_user_is_told_when_nothing_is_copied_any_more(
     folder: Path, journal: Journal, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,17 +126,6 @@ def test_a_checkpoint_that_was_copied_within_the_step_is_told_once_with_all_host
         until(lambda: holders(journal) == [(1, ["a", "b"])])
         say_saved(journal, 1)
     assert holders(journal) == [(1, ["a", "b"])]
-
-
-def test_a_checkpoint_is_told_again_once_it_was_copied(folder: Path, journal: Journal, other: Path) -> None:
-    begin(journal)
-    say_saved(journal, 1)
-    save(folder, 1)
-    with History("run", folder, "a", 3, journal):
-        until(lambda: len(holders(journal)) == 2)
-    assert holders(journal) == [(1, ["a"]), (1, ["a", "b"])]
-    say_saved(journal, 1)
-    assert holders(journal)[2:] == [(1, ["a", "b"])], "it was saved again, with another evaluation"
 
 
 def test_no_event_names_fewer_hosts_of_a_checkpoint_than_one_before(journal: Journal) -> None:

@@ -128,30 +128,6 @@ def test_work_that_is_stopped_is_killed_and_done_again(tmp_path: Path, forks: bo
         assert process.exitcode == 7
 
 
-def test_work_that_is_stopped_as_it_should_end_ends_well_in_its_successor(tmp_path: Path) -> None:
-    with overseer(counts_then_waits, tmp_path, forks=True) as process:
-        first = worker_after(tmp_path, set())
-        os.kill(first, signal.SIGSTOP)
-        process.terminate()
-        process.join(END_S)
-        assert process.exitcode == 7
-
-
-def test_work_that_is_stopped_for_a_moment_goes_on(tmp_path: Path) -> None:
-    with overseer(counts_then_waits, tmp_path, forks=True) as process:
-        pid = worker_after(tmp_path, set())
-        for _ in range(3):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.2)
-            os.kill(pid, signal.SIGCONT)
-            until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
-            time.sleep(0.2)
-        process.terminate()
-        process.join(END_S)
-        assert process.exitcode == 7
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + END_S
     while not condition():

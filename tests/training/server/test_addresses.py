@@ -12,7 +12,7 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.layout import plan_layout
 
 LAYOUT = plan_layout([10], [1.0], 1024)

@@ -17,8 +17,8 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.steps import Timings
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.worker.channels import NetworkChannel

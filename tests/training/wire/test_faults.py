@@ -146,19 +146,6 @@ def test_a_worker_joins_while_the_others_go_on(fleet) -> None:
         assert torch.equal(joined, replayed.weights)
 
 
-def test_fetching_survives_a_connection_that_breaks(fleet) -> None:
-    shards = fleet(CUT, start(), ADAMW)
-    shards.join().step(1, [(0, gradient(1, 0))], 1, 10)
-    cable = shards.cable(0)
-    cable.break_after(150_000, to_shard=False)
-    fetched = torch.empty(NUMBERS)
-    assert shards.connect([cable.address, shards.addresses[1]]).fetch(fetched, DEADLINE) == 1
-    assert cable.broken.is_set()
-    again = torch.empty(NUMBERS)
-    shards.connect().fetch(again, DEADLINE)
-    assert torch.equal(fetched, again)
-
-
 def test_a_worker_that_missed_steps_is_told_and_can_fetch(fleet) -> None:
     shards = fleet(CUT, start(), ADAMW, "int8")
     working, away = shards.join(), shards.join()
@@ -170,20 +157,6 @@ def test_a_worker_that_missed_steps_is_told_and_can_fetch(fleet) -> None:
     assert away.client.fetch(away.weights, DEADLINE) == 4
     assert torch.equal(away.weights, working.weights)
     away.step(5, [(0, gradient(5, 0))], 1, 10)
-
-
-def test_a_worker_that_slept_through_steps_while_it_waited_for_one_is_told(fleet) -> None:
-    shards = fleet(CUT, start(), ADAMW)
-    working, asleep = shards.join(), shards.join()
-    exchanging = asleep.client.begin(1, 1, 10, asleep.weights, asleep.new)
-    for step in range(1, 5):
-        working.step(step, [(0, gradient(step, 0))], 1, 10)
-    until(lambda: asleep.client.step is None and exchanging.incoming.whole)
-    exchanging.finish(DEADLINE)
-    with pytest.raises(FellBehind, match="fetch"):
-        asleep.client.begin(2, 1, 10, asleep.new, asleep.weights)
-    assert asleep.client.fetch(asleep.weights, DEADLINE) == 4
-    assert torch.equal(asleep.weights, working.weights)
 
 
 def test_a_shard_that_stays_away_is_reported_with_its_host(fleet, monkeypatch) -> None:

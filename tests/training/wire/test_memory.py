@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.layout import plan_layout
 from tests.training.wire.conftest import push_pull
 
@@ -25,7 +25,7 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.layout import plan_layout
 torch.set_num_threads(1)
 layout = plan_layout([{NUMBERS}], [1.0])

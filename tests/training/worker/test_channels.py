@@ -14,7 +14,7 @@ from remote_agent.training.server.shared_memory_server import SharedMemoryServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel

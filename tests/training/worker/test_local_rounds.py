@@ -17,7 +17,7 @@ from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Counted, Slice, StreamedResult, StreamedTask
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.memory import available

@@ -21,7 +21,7 @@ from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, Slice, StreamedResult, StreamedTask
-from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.worker.channels import NetworkChannel

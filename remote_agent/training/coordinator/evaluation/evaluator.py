@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import uuid
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -111,7 +110,7 @@ class Evaluator:
         return Evaluation(metrics=figures, samples=samples, seconds=time.monotonic() - began)
 
     def _task(self, batches: Sequence[tuple[int, Any]] = (), *, checked: bool) -> EvaluationTask:
-        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=batches, checked=checked)
+        return EvaluationTask(data=(self._data,), batches=batches, checked=checked)
 
 
 def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -> dict[int, Figures]:

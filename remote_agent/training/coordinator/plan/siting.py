@@ -16,7 +16,7 @@ from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.link_speed import LinkRates, survey
 from remote_agent.training.shared.rpc import Actor
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.codecs import Codecs
 
 
 @dataclass(frozen=True, kw_only=True)

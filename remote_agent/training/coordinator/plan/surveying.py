@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from remote_agent import tls
 from remote_agent.planning import choice, media, verdicts
-from remote_agent.planning.choice import Choice
-from remote_agent.planning.limits import limits_of
+from remote_agent.planning.choice import Choice, limits_of
 from remote_agent.planning.simulator import tried
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Device, Host, Survey, Work

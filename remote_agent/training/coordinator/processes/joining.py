@@ -3,7 +3,7 @@
 A worker is opened like those of the run's start, on its host by label; if the host is away, Ray starts it once the host
 is back. Then it joins the shards and follows the run (``Streaming.follow``) until it is let in, at the beginning of a
 step. The others do not wait for it. Without shards they wait at that moment while it loads their state
-(``recovery.state_transfer``).
+(``strategies.allreduce.hand_over``).
 """
 
 from __future__ import annotations

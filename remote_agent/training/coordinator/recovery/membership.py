@@ -12,9 +12,11 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import apart, policy
 from remote_agent.training.coordinator.recovery.policy import (
@@ -26,14 +28,14 @@ from remote_agent.training.coordinator.recovery.policy import (
     RunStatus,
     SetAside,
 )
-from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.recovery.reports import report_lost, report_starting, report_who_stays
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.deadlines import ALONE_S, HANGS_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import PING
+from remote_agent.training.shared.messages import PING, ShardLinkDown, StreamedResult
+from remote_agent.training.shared.rpc import Ref
 
 LOG = logging.getLogger(__name__)
 
@@ -392,3 +394,36 @@ class Membership:
 
 _ANY = RunStatus(others=1, coming=0)
 _DRAINED = policy.decide(policy.Drained(), _ANY)
+
+
+# --- What a returning worker answers ----------------------------------------------------------------------------------
+
+
+MAX_SLOWDOWN = 20.0
+"""A slowdown of a late slice above this value counts as this value."""
+
+
+def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
+    """The evidence of a call to follow that has ended, which it should not do before the worker takes part."""
+    try:
+        answer = rpc.get(follows, 0.0)
+    except rpc.NoAnswer as error:
+        return Died(rpc.describe(error))
+    return Died(answer.cause if answer is not None else "it stopped following the run")
+
+
+def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
+    """Update the device's speed with the slice that was late."""
+    if away.held is None or not away.is_late or away.lost:
+        return
+    samples = away.held.samples
+    try:
+        answer = rpc.get(away.held.answer, 0.0)
+    except rpc.NoAnswer:
+        return
+    now = member.track.current
+    if not isinstance(answer, StreamedResult) or not samples:
+        return
+    factor = min(MAX_SLOWDOWN, answer.compute_s / now.seconds(samples))
+    if factor > 1:
+        member.track = SpeedTrack(DeviceProfile(now.speed / factor, now.overhead_s * factor, now.max_batch))

@@ -11,8 +11,7 @@ It proceeds in this order:
 4. All workers return to the weights that they kept of that step.
 
 The steps since are then repeated with the same samples, each counted once: the record of slices marks its superseded
-lines. With ``ssp`` and ``async`` the samples are cut into other slices and applied in another order, so the result is
-as good, but not the same.
+lines.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from remote_agent.training.coordinator.session import KeepSchedule, Session, Tak
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, ShardLeaves, StageLost, WeightsGone
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
+from remote_agent.training.shared.messages import PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.layout import Layout
 
@@ -200,8 +199,6 @@ def _free_workers(session: Session, step: int, gone: Collection[str]) -> list[bo
         TrainingError: a shard answers that it has failed, which would happen to a new one too.
     """
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
-    # After these answers, no worker waits for an exchange with the old shards.
-    freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
     asking = [(server, server.actor.call("ping") if server.host not in gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
     answers = []

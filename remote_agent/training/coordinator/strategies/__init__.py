@@ -3,6 +3,5 @@
 A strategy waits for its workers through ``driver``, which detects failed workers.
 
 The table :mod:`remote_agent.strategies` lists the strategies and their needs. ``sync`` is ``streamed`` if ``dataplane``
-allows it, else ``allreduce``, which gives the same weights (``transfer.suited``). ``ssp`` and ``async`` are both
-``stale``, with and without a bound.
+allows it, else ``allreduce``, which gives the same weights (``transfer.suited``).
 """

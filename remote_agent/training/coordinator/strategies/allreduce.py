@@ -16,7 +16,7 @@ units in the order of the batch, so the sum is bitwise the same for any assignme
 
 A lost worker is restarted, as in the other strategies. A worker that has missed a step has old weights. So at the
 beginning of a step it gets the weights, the buffers and the optimizer's state from another worker
-(``state_transfer``); then a new group is formed with it. A host that is added does the same.
+(:func:`hand_over`); then a new group is formed with it. A host that is added does the same.
 
 The workers of one host are one peer in the ring (``process_group``): with ``n`` hosts, each link carries
 ``2 (n - 1) / n`` of the gradient in each direction, and the slowest link decides. The first half of a reduction (sums
@@ -29,7 +29,8 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
@@ -38,6 +39,7 @@ import ray
 from remote_agent import tls
 from remote_agent.planning import units
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.protocol import WorkerStep
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -45,25 +47,28 @@ from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.liveness import answer_of, newest_weights
-from remote_agent.training.coordinator.recovery.state_transfer import hand_over
+from remote_agent.training.coordinator.recovery.policy import Died
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.strategies.allreduce_step import (
-    Answer,
-    Call,
-    Group,
-    ReductionInFlight,
-    Share,
-    worker_times,
-)
 from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
-from remote_agent.training.deadlines import PING_S, given_up_after, late_after
+from remote_agent.training.deadlines import PING_S, TRANSFER_S, given_up_after, late_after
 from remote_agent.training.errors import JobError, PlacementError, TrainingError, WorkersGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import PING, Broken, Failed, Reduced, ReductionTask, Slice
+from remote_agent.training.shared.messages import (
+    PING,
+    REPAIR,
+    Broken,
+    Failed,
+    GroupMembership,
+    Reduced,
+    ReductionTask,
+    Slice,
+)
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.worker.rendezvous import Rendezvous
 
 LOG = logging.getLogger(__name__)
@@ -78,6 +83,83 @@ NETWORK_HINT = (
 
 
 IN_CLEAR = "would send gradients in clear between hosts (torch's gloo has no TLS), and the cluster has `security: tls`"
+
+
+Answer = Reduced | Broken | Failed
+
+
+@dataclass(eq=False)
+class Share:
+    """A slice of a step and its worker; ``lost_by`` is the worker that had it before, ``issued`` the time of that."""
+
+    part: Slice
+    member: WorkerHandle
+    lost_by: str = ""
+    issued: float = 0.0
+
+
+@dataclass(eq=False)
+class Call:
+    """A worker's part in the current reduction."""
+
+    member: WorkerHandle
+    answer: Ref[Answer]
+    predicted_s: float
+
+    @property
+    def expected_s(self) -> float:
+        """Usual time of the call, with the wait for the others."""
+        return max(self.member.usual_call_s, self.predicted_s)
+
+
+@dataclass(eq=False)
+class ReductionInFlight:
+    """A step in progress.
+
+    ``due`` are the slices that still have to be given out. ``moved`` is the last reported progress of the reduction.
+    """
+
+    step: int
+    samples: int
+    end: int  # of the positions that were used with it
+    shares: list[Share]
+    due: list[Share] = field(default_factory=list)
+    calls: dict[WorkerHandle, Call] = field(default_factory=dict)
+    submitted: dict[WorkerHandle, float] = field(default_factory=dict)
+    moved: int | None = None
+
+    @property
+    def spans(self) -> tuple[SliceSpan, ...]:
+        """The step's final slices with their workers."""
+        return tuple(
+            SliceSpan(share.member.name, share.part.begin, share.part.begin + len(share.part.indices))
+            for share in self.shares
+        )
+
+
+def worker_times(results: Mapping[WorkerHandle, Reduced], seconds: float, gathered: float) -> Iterator[WorkerStep]:
+    """Where the workers' time went that had a slice, in a step of ``seconds``.
+
+    The reduction lasts from ``gathered``, when the last worker was ready, until the worker had the sums; half of it is
+    push, half pull.
+    """
+    for member, result in results.items():
+        if result.computed:
+            one_way_s = max(0.0, member.clock.here(result.stamps.left) - gathered) / 2
+            compute_s = sum(each.compute_s for each in result.computed)
+            samples = sum(each.samples for each in result.computed)
+            yield member.times(samples, seconds, compute_s=compute_s, push_s=one_way_s, pull_s=one_way_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The workers that reduce together, and the data that each of them needs."""
+
+    places: dict[WorkerHandle, GroupMembership]
+
+    @property
+    def number(self) -> int:
+        return next(iter(self.places.values())).number
 
 
 class AllReduce(Strategy):
@@ -355,3 +437,33 @@ class AllReduce(Strategy):
             scalars=whole(result.scalars for result in results.values()),
             gradient_norm=norm if math.isfinite(norm) else None,
         )
+
+
+# --- State for a worker that returns ----------------------------------------------------------------------------------
+
+
+def hand_over(
+    step: int, giver: WorkerHandle, newcomers: Sequence[WorkerHandle], heartbeat: Heartbeat
+) -> dict[WorkerHandle, Died]:
+    """Give ``newcomers`` the state of ``giver`` after ``step``, which it has applied.
+
+    Between two steps all workers have the same weights, buffers and optimizer state. The others wait, since the next
+    step would change them. This takes as long as sending a checkpoint over the link.
+
+    Returns:
+        The workers that could not load the state, and why.
+    """
+    giver.call("snapshot")
+    # Inside a value Ray does not fetch them before the call; otherwise pings would wait for that.
+    given = (giver.call("weights"), giver.call("snapshot_taken"))
+    calls = [(member, member.call_in(REPAIR, "take_over", step, given)) for member in newcomers]
+    failed: dict[WorkerHandle, Died] = {}
+    for member, call in calls:
+        try:
+            answer = answer_of(member, call, heartbeat, TRANSFER_S)
+        except rpc.NoAnswer as error:
+            failed[member] = Died(f"it could not take over the weights: {rpc.describe(error)}")
+        else:
+            if answer is not None:
+                failed[member] = Died(answer.cause)
+    return failed

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.saver import Saved
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import MembershipRecord
@@ -20,34 +19,8 @@ from remote_agent.training.coordinator.recovery.checkpoint_timer import (
     CheckpointTimer,
 )
 from remote_agent.training.coordinator.session import Session
-from tests.training.coordinator.test_resume import until_saved
 
-JOB = """
-import time
-
-import torch
-from torch import nn
-
-
-class Job:
-    def create_model(self):
-        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def create_data(self):
-        x = torch.randn(50, 6, generator=torch.Generator().manual_seed(5))
-        return x, x[:, :3].argmax(1)
-
-    def loss(self, model, batch):
-        time.sleep(0.003 * len(batch[0]))
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-"""
 STEP_S = 0.1
-
-MORE = 20
-"""Steps of a run that goes on."""
 
 
 class Run:
@@ -132,24 +105,3 @@ def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
     run = Run(strategy="local_sgd", overlap=True)
     run.train(FIRST_S + STEP_S / 2)
     assert run.session.keeping.checkpoint_due == run.step + 3
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"strategy": "local_sgd", "local_steps": 2, "overlap": True}, marks=pytest.mark.long),
-    ],
-    ids=lambda settings: "-".join(map(str, settings.values())),
-)
-def test_a_run_goes_on_from_a_checkpoint_that_nobody_asked_for(launch: Any, settings: dict[str, Any]) -> None:
-    config: dict[str, Any] = {"batch_size": 12, "measure_seconds": 0.1, "checkpoint_seconds": 0.3} | settings
-    run = launch(JOB, "ab", num_iterations=100_000, **config)
-    until_saved(run, 1)
-    run.process.kill()
-    run.process.communicate()
-    last = max(int(path.stem.removeprefix("step-")) for path in (run.folder / checkpoint.FOLDER).glob("step-*.json"))
-    again = launch(JOB, "ab", resume=run, num_iterations=last + MORE, **config)
-    assert again.finish() == (0, "")
-    assert again.of_kind("run_resumed")[-1]["step"] == last
-    assert again.of_kind("step")[-1]["step"] == last + MORE

@@ -13,7 +13,6 @@ import pytest
 
 from remote_agent.protocol import RunCommand
 from remote_agent.states import ControlCommand
-from remote_agent.training.deadlines import HUNG_DEADLINES
 from tests.training.coordinator.recovery import test_faults
 from tests.training.coordinator.recovery.test_faults import (
     AFTER_S,
@@ -103,26 +102,3 @@ def test_a_silent_and_then_a_killed_worker_hold_up_the_others_for_a_moment_and_c
     assert held < PROCESS_S + noise + NOISE_S
     assert took < BACK_S + (opening(run) if replaced else 0.0)
     assert back - killed < BACK_S + opening(run)
-
-
-@pytest.mark.long
-def test_a_worker_that_hangs_in_a_group_is_done_without(
-    launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    body = (
-        "if os.environ['TEST_HOST'] == 'b' and os.environ['N'] == '150' and not os.path.exists(FOLDER + '/hung'):"
-        " (pathlib.Path(FOLDER) / 'hung').touch(); time.sleep(600)"
-    ).replace("FOLDER", repr(str(tmp_path)))
-    source, settings = job(tmp_path, body), SETTINGS["allreduce"]
-    # In a group nobody can go on beside a worker that is late: it is given up after some deadlines, and is then killed.
-    deadline = 0.5
-    run = launch(source, "abc", num_iterations=100_000, slice_deadline_s=deadline, **settings)
-    run.until("slice_reissued")
-    run.until("step", len(run.of_kind("step")) + 20)
-    held, noise = stall(run, (tmp_path / "hung").stat().st_mtime)
-    with capsys.disabled():
-        print(f"\nallreduce: worker hangs: stall {held:.2f} s (noise {noise:.2f})")
-    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
-    assert "though its process answers" in seen(run, "worker_lost")[0]["cause"]
-    stop_and_check(run, source, settings)
-    assert held < HUNG_DEADLINES * deadline + PROCESS_S + noise + NOISE_S

@@ -17,7 +17,6 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets, record
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
 from tests.training import plain
 from tests.training.coordinator.recovery.test_faults import until
@@ -123,11 +122,6 @@ def job_source(optimizer: str, faults: tuple[Fault, ...] = (), middle: str = "nn
     return source.replace("FAULTS", repr(faults))
 
 
-def test_a_lossy_codec_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match="allreduce sends fp32 only"):
-        TrainingConfig(strategy="allreduce", codec="int8")
-
-
 @pytest.mark.ray
 def test_weights_equal_those_of_a_plain_loop(launch: Any, tmp_path: Path) -> None:
     """Other optimizers, clipped and with a schedule: ``test_parity_matrix``."""
@@ -183,15 +177,6 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_cut_and_whoever_is_lost(
         weights.append(plain.weights_of(run))
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
-
-
-@pytest.mark.long
-@pytest.mark.ray
-def test_losing_every_worker_ends_the_run_with_one_clear_event(launch: Any) -> None:
-    run = started(launch, job_source("momentum", (("a", "computing", 3), ("b", "computing", 3))), "ab")
-    code, errors = run.finish()
-    assert (code, len(errors.splitlines())) == (1, 1)
-    assert "last worker" in run.of_kind("run_failed")[0]["cause"]
 
 
 @pytest.mark.ray

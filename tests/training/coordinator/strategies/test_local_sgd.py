@@ -19,7 +19,6 @@ from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.strategies.local_sgd import better_rounds, local_batch, round_cut
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
 from tests.training import plain
 
@@ -80,22 +79,6 @@ def test_rounds_are_cut_again_only_where_it_pays() -> None:
     assert better_rounds(20, 10, (200, 100), (fast, changed)) == (200, 110), "a known change is worth a little"
 
 
-def test_settings_that_local_sgd_cannot_have_are_named() -> None:
-    with pytest.raises(ConfigError) as caught:
-        TrainingConfig(
-            strategy="local_sgd", deterministic=True, outer="adam", local_steps=0, codec="gzip", outer_momentum=1
-        )
-    text = str(caught.value)
-    for part in (
-        "strategy=local_sgd: deterministic=true needs",
-        "outer='adam'",
-        "local_steps=0",
-        "codec='gzip'",
-        "outer_momentum=1",
-    ):
-        assert part in text
-
-
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -142,27 +125,6 @@ def test_with_overlap_the_common_weights_come_one_round_late(launch: Any, tmp_pa
     weights = plain.weights_of(run)
     possible = (reference(quick, tmp_path, config, rounds, 5, waited=some) for some in copied)  # the likely ones first
     assert any(max(plain.errors(weights, one).values()) <= 1e-5 for one in possible)
-
-
-@pytest.mark.long
-@pytest.mark.ray
-@pytest.mark.usefixtures("simulated")
-def test_unequal_workers_train_to_a_falling_loss_in_int8(launch: Any) -> None:
-    run = launch(
-        "digits", "xy", strategy="local_sgd", codec="int8", stream="network", num_iterations=12, local_steps=8, seed=1
-    )
-    assert run.finish() == (0, "")
-    plan, steps = run.of_kind("plan")[0], run.of_kind("step")
-    assert "codec=int8 over the network, gradients and weights" in plan["reasons"]
-    fast, slow = (share["samples"] for share in plan["shares"])
-    assert fast == 8 * 128
-    assert 3 * 128 <= slow <= 5 * 128
-    assert steps[-1]["loss"] < 0.6 * steps[0]["loss"]
-    parameters = run.of_kind("run_started")[0]["parameters"]
-    for way in ("bytes_pushed", "bytes_pulled"):  # a byte a number; what is sent may be counted a step late
-        assert 0.9 < sum(step[way] for step in steps) / (2 * len(steps) * parameters) < 1.05
-    times = [sum(step["workers"][number]["compute_s"] for step in steps) for number in range(2)]
-    assert min(times) > 0.7 * max(times)
 
 
 @pytest.mark.ray

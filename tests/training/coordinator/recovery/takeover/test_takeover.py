@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from typing import Any
 import psutil
 import pytest
 
-from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
-from remote_agent.states import ControlCommand
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.data import record
@@ -131,54 +127,6 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
     assert_exact(run)
 
 
-@pytest.mark.long
-def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
-    """What the user wants while no coordinator is there is not lost: a host is drained then."""
-    settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "num_iterations": 40, "stream": "auto"}
-    settings |= {"checkpoint_every": 2}
-    run = launch(JOB, "ab", **settings)
-    until_it_can_be_taken_over(run, 2)
-    overseer = psutil.Process(run.process.pid)
-    overseer.suspend()
-    kill_coordinator(run)
-    (run.folder / CONTROL_FILE).write_text(encode(RunCommand(command=ControlCommand.DRAIN, host="b")) + "\n")
-    overseer.resume()
-    run.until("run_resumed")
-    run.until("worker_lost")
-    until_it_can_be_taken_over(run, 8)
-    os.kill(run.process.pid, signal.SIGKILL)
-    run.process.communicate()
-    again = launch(JOB, "ab", resume=run, **settings)
-    code, errors = again.finish()
-    assert code == 0, errors
-    assert [event["checkpoint"] for event in again.of_kind("run_resumed")] == ["", ""]
-    assert len(again.of_kind("worker_joined")) == 2
-    assert [(event["host"], "drained" in event["cause"]) for event in again.of_kind("worker_lost")] == [("b", True)]
-    assert {worker["host"] for worker in again.of_kind("step")[-1]["workers"]} == {"a"}
-    assert_whole(again, again.of_kind("run_finished")[0]["samples"])
-
-
-@pytest.mark.long
-def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_slice_is_done(
-    launch: Any, cluster: Cluster
-) -> None:
-    run = launch(JOB, "abc", **SETTINGS | {"num_iterations": 100 * STEPS})
-    until_it_can_be_taken_over(run, 12)
-    kill_together(run, "c", cluster)
-    run.until("worker_joined", 4)
-    until_it_can_be_taken_over(run, run.of_kind("step")[-1]["step"] + 10)
-    run.process.send_signal(signal.SIGTERM)
-    code, errors = run.finish()
-    assert code == 0, errors
-    (resumed,) = run.of_kind("run_resumed")
-    assert resumed["checkpoint"] == ""
-    assert [event["host"] for event in run.of_kind("worker_lost")] == ["c"]
-    assert "c" in {worker["host"] for worker in run.of_kind("step")[-1]["workers"]}
-    steps = run.of_kind("step")[-1]["step"]
-    assert_whole(run, steps * BATCH)
-    assert_exact(run, steps)
-
-
 def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_starts_over(
     launch: Any, cluster: Cluster
 ) -> None:
@@ -192,28 +140,6 @@ def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_starts_ov
     (resumed,) = run.of_kind("run_resumed")
     assert (resumed["step"], resumed["checkpoint"], resumed["went_back"]) == (0, "", True)
     assert_exact(run, steps)
-
-
-@pytest.mark.long
-def test_where_workers_end_with_their_coordinator_the_next_one_starts_over_from_the_newest_checkpoint(
-    launch: Any,
-) -> None:
-    run = launch(JOB, "ab", batch_size=BATCH, num_iterations=STEPS, strategy="allreduce", checkpoint_every=10)
-    run.until("run_started")
-    (coordinator,) = psutil.Process(run.process.pid).children()
-    coordinator.suspend()  # before the first step
-    run.until("checkpoint_saved")
-    kill_coordinator(run)
-    code, errors = run.finish()
-    assert code == 0, errors
-    assert "Traceback" not in errors
-    first, second = run.of_kind("run_resumed")
-    assert (first["step"], first["checkpoint"]) == (0, "")
-    assert second["step"] >= 10
-    assert [event["cause"] for event in (first, second)] == ["it lost its coordinator"] * 2
-    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
-    assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
-    assert_exact(run)
 
 
 @pytest.mark.long
