@@ -100,7 +100,6 @@ def test_a_loaders_batch_counts_where_none_is_set(tmp_path: Path) -> None:
 def test_an_epoch_ends_with_its_last_batch_where_batches_are_the_steps(tmp_path: Path) -> None:
     loader = DataLoader(points(10), batch_size=4)
     assert extent(loader, tmp_path, epochs=3).num_iterations == 9  # of 4, 4 and 2 samples
-    assert extent(loader, tmp_path, epochs=3, strategy="ssp").num_iterations == 8  # 30 samples
     assert extent(loader, tmp_path, num_iterations=7).num_iterations == 7
     assert extent(loader, tmp_path, {"done": 4, "start": 14, "batch": 4}, epochs=3).num_iterations == 9
 
@@ -125,6 +124,6 @@ def test_another_batch_than_the_checkpoints_is_refused_where_the_last_one_is_dro
 
 def test_a_batch_sampler_is_refused_where_its_batches_can_not_be_the_steps(tmp_path: Path) -> None:
     loader = DataLoader(points(6), batch_sampler=BatchSampler(SequentialSampler(range(6)), 3, drop_last=False))
-    assert "has no steps that could be" in refusal(lambda: extent(loader, tmp_path, strategy="ssp")).cause
+    assert "has no steps that could be" in refusal(lambda: extent(loader, tmp_path, strategy="local_sgd")).cause
     assert "batch_size=2 is set" in refusal(lambda: extent(loader, tmp_path, batch_size=2)).cause
     assert extent(loader, tmp_path, batch_size=3, epochs=1).batch_size == 3
