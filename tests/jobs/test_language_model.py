@@ -24,6 +24,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.job import Job
 from remote_agent.training.shared.figures import figures_of, whole
+from tests.training.pipelines import LocalPipeline, assert_close, plain
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 transformers: Any = pytest.importorskip("transformers")
@@ -234,20 +235,6 @@ def test_what_the_names_and_headers_of_the_files_tell_is_known_without_any_libra
     found = early(model=str(place), data=str(folder / "text.jsonl"))
     assert said in found
     assert bool(said) is bool(found)
-
-
-def test_targets_tokenizer_and_data_are_looked_at_early_too(folder: Path, tmp_path: Path) -> None:
-    (blank := tmp_path / "blank.txt").write_text(" \n")
-    given = {"model": str(broken(folder, "whole")), "data": str(blank), "lora_targets": "q_prj, o_prj"}
-    found = early(**given, tokenizer=str(tmp_path / "none"))
-    assert (
-        "lora_targets=q_prj,o_prj: the model has no linear layer of these names (did you mean q_proj,o_proj?)" in found
-    )
-    assert f"tokenizer={tmp_path}/none: not a folder" in found
-    assert "there is no text in it" in found
-    assert "no .jsonl or .txt file" in early(**given | {"data": str(folder / "whole")})
-    assert "not there" in early(**given | {"data": str(tmp_path / "none")})
-    assert early(**given | {"from_scratch": True, "data": str(folder / "text.jsonl")}) == ""
 
 
 @pytest.mark.parametrize(
@@ -512,3 +499,22 @@ def test_texts_begin_in_training_as_prompts_do_in_serving(
     assert len(ends) > 100
     assert all(tokens[at + 1] == begin for at in ends)
     assert tokens.count(begin) == len(ends) + 1
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_rank": 4, "lora_targets": "q_proj,up_proj", "quantize": "nf4"}])
+def test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered: Ordered, given: dict[str, Any]) -> None:
+    made, config = ordered(**given, strategy="pipeline", micro_batch=2, schedule="constant", learning_rate=0.01)
+    with LocalPipeline(made.factory, config, (0, 1, 4)) as pipeline:
+        found = pipeline.train(3)
+    model = job.create_model(made.factory, config.seed, config)
+    expected = plain(made.factory, config, 3)
+    wanted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    layers = 4 if "model" in given else 2
+    assert len(wanted) == (4 * layers * 2 if given else 39)
+    assert_close({name: found[name] for name in wanted}, {name: expected[name] for name in wanted})
+
+
+def test_so_they_do_with_gpt_2s_layers_in_four_bits(ordered: Ordered, tmp_path: Path) -> None:
+    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    given = {"lora_rank": 4, "quantize": "nf4", "model": tiny_models.save(tmp_path / "gpt2", "GPT2", **still)}
+    test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered, given)

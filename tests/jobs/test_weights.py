@@ -169,19 +169,6 @@ def test_the_best_checkpoint_and_the_average_of_the_weights_are_exported_and_ser
         assert all(torch.equal(served.state_dict()[name], value) for name, value in values.items()), choice
 
 
-def test_what_was_not_kept_is_named_with_the_setting_that_keeps_it(tmp_path: Path, model: Path) -> None:
-    place, trained = run_of(tmp_path, model)
-    for choice, said in ((protocol.Choice.BEST, "keep_best="), (protocol.Choice.AVERAGE, "ema_decay=")):
-        with pytest.raises(JobError, match="was kept") as caught:
-            weights.export(place, "pt", choice)
-        assert said in caught.value.hint
-    about = {"position": 0, "seed": 0, "config": {"batch_size": 1, "seed": 0, "keep_best": "val_loss"}}
-    for watched, said in (([(6, 0.5), (8, 0.7)], "of step 6, is not on this host"), ([(8, None)], "no evaluation has")):
-        checkpoint.save(place / "checkpoints", 8, trained, {**about, "watched": watched})
-        with pytest.raises(JobError, match=said):
-            weights.export(place, "pt", protocol.Choice.BEST)
-
-
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for name in ("run", "nothing"):

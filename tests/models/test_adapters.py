@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from remote_agent.models import nf4
 from remote_agent.models.adapters import CannotAdapt, LoraLinear, adapt, merge
 from remote_agent.models.nf4 import VALUES, Nf4Linear, dequantize, quantize
-from remote_agent.training.checkpoint import checkpoint
-from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import resuming
-from remote_agent.training.errors import JobError
-from remote_agent.training.job import create_model
-from remote_agent.training.shared import flat
-from remote_agent.training.user_code import checks
-from remote_agent.training.worker.staged import bring
 
 OFFSET = 0.9677083
 """Of the largest quantile, as the paper's authors chose it."""
@@ -143,29 +133,6 @@ def test_an_unknown_target_names_the_nearest() -> None:
     assert refused.value.hint == "did you mean up?"
 
 
-@pytest.mark.parametrize("way", ["first weights", "checkpoint", "export", "stage"])
-def test_adapters_beside_another_four_bit_base_are_refused(way: str, tmp_path: Path) -> None:
-    config = TrainingConfig(quantize="nf4", lora_rank=2)
-    one, same, other = (create_model(_Job(), seed, config) for seed in (1, 1, 2))
-    state = {name: each.clone() for name, each in one.state_dict().items()}
-    path, _ = checkpoint.save(tmp_path, 1, one, {"position": 8, "config": {"seed": 1}})
-    found, refusal = checkpoint.find(path), r"the frozen weights of blocks\.\d\.(up|down)\.base \(in four bits\) differ"
-
-    def bring_to(model: nn.Module) -> None:
-        if way == "first weights":
-            checks.load_first(model, safetensors.torch.save(state))
-        elif way == "checkpoint":
-            resuming.into_model(found, model)
-        elif way == "export":
-            model.load_state_dict(found.weights())
-        else:
-            bring(model, {n: (str(each.dtype), flat.to_bytes(each.reshape(-1))) for n, each in state.items()})
-
-    bring_to(same)
-    with pytest.raises((JobError, RuntimeError), match=refusal):
-        bring_to(other)
-
-
 class _Attending(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -235,8 +202,3 @@ def test_a_model_that_changes_its_weights_in_evaluation_is_refused() -> None:
         adapt(model, four_bits=False, rank=2, alpha=2.0)
     model.eval()(input_ids=IDS)  # what it is refused for
     assert not all(map(torch.equal, before, model.parameters()))
-
-
-class _Job:
-    def create_model(self) -> nn.Module:
-        return _Model()

@@ -84,13 +84,6 @@ def parts_of(weights: dict[str, Tensor], *prefixes: str) -> list[Tensor]:
     return [weights[name] for prefix in prefixes for name in sorted(weights) if name.startswith(f"{prefix}.")]
 
 
-def test_every_example_is_trained_by_a_test_with_its_name() -> None:
-    tests = " ".join(name for name in globals() if name.startswith("test_"))
-    examples = [path.stem for path in EXAMPLES.rglob("*.py")]
-    assert len(examples) >= 5
-    assert [name for name in examples if name not in tests] == []
-
-
 @pytest.mark.ray
 @pytest.mark.long
 def test_images_are_told_apart_and_finetune_starts_from_these_weights(launch: Launch, tmp_path: Path) -> None:

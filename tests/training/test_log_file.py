@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent.log_lines import stamped
-from remote_agent.protocol import CLUSTER_MARK, PlanMade, RunFailed, Share
-from remote_agent.training.coordinator.journal import in_words
+from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.training.shared import log_file
 from remote_agent.training.shared.log_file import LogFile
 
@@ -93,15 +92,3 @@ def test_a_process_of_no_cluster_of_ours_has_no_log(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(CLUSTER_MARK, str(tmp_path))
     assert log_file.place("digits-1", "cpu") == tmp_path / "runs" / "digits-1" / "cpu.log"
     assert log_file.place("", "cpu") is None
-
-
-def test_an_event_in_words_has_no_table_of_figures_and_nothing_that_was_not_said() -> None:
-    shares = tuple(Share(worker=f"{host}/cpu", host=host, device="cpu", samples=1200, speed=9.0) for host in "ab")
-    plan = PlanMade(
-        seq=2, time=1.0, strategy="sync", shares=shares, predicted_step_s=0.5, terms={"compute": 0.4, "push": 0.1},
-        left_out={"c": "its link would be the limit"},
-    )  # fmt: skip
-    said = "plan: strategy sync, shares a/cpu 1,200; b/cpu 1,200, predicted step 0.5 s"
-    assert in_words(plan) == f"{said}, left out c: its link would be the limit"
-    failed = RunFailed(seq=3, time=1.0, step=0, host="a", cause="no loss", detail="one\ntwo")
-    assert in_words(failed) == "run failed: step 0, host a, cause no loss\n  one\n  two"

@@ -122,24 +122,6 @@ def test_what_is_no_data_is_an_error_that_says_what_is(given_data: object) -> No
     assert "iterable" in error.value.hint
 
 
-def test_texts_of_samples_go_with_them() -> None:
-    """A web data set's batch has a list of its samples' keys, as default_collate makes it."""
-    whole = [
-        Block(
-            begin,
-            begin + 3,
-            blocks.as_batch({"x": torch.arange(begin, begin + 3), "key": [f"k{n}" for n in range(begin, begin + 3)]}),
-        )
-        for begin in (0, 3)
-    ]
-    assert blocks.length(whole[0].batch) == 3
-    batch = blocks.gather(np.array([4, 0, 2]), whole)
-    assert (batch["x"].tolist(), batch["key"]) == ([4, 0, 2], ["k4", "k0", "k2"])
-    assert blocks.gather(np.array([1]), whole)["key"] == ["k1"]
-    with pytest.raises(ValueError, match="2 and 3 samples"):
-        blocks.as_batch((torch.zeros(3), ["a", "b"]))
-
-
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
 def test_samples_come_in_the_order_that_was_asked_for_whatever_the_blocks(sizes: list[int], draw: Any) -> None:
     ends = np.cumsum(sizes).tolist()

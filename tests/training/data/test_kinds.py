@@ -154,15 +154,6 @@ def test_a_list_of_whole_columns_is_told_to_be_a_tuple() -> None:
     assert "a tuple (x, y)" in error.value.hint
 
 
-def test_several_splits_are_told_apart() -> None:
-    import datasets as huggingface
-
-    splits = huggingface.DatasetDict(train=hugging_face(), test=hugging_face())
-    with pytest.raises(JobError, match="DatasetDict") as error:
-        datasets.as_dataset(splits)
-    assert "data['train'], data['test']" in error.value.hint
-
-
 def test_data_without_a_length_is_told_so() -> None:
     class Unsized(torch.utils.data.Dataset[Any]):
         def __getitem__(self, index: int) -> Any:

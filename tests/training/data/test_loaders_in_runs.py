@@ -181,7 +181,7 @@ def test_a_coordinator_that_takes_over_uses_the_epoch_that_was_drawn(launch: Any
 
 
 @pytest.mark.ray
-def test_rounds_use_each_sample_that_was_drawn_once(launch: Any) -> None:
+def test_rounds_of_local_sgd_use_each_sample_that_was_drawn_once(launch: Any) -> None:
     source = job_of(WEIGHTED.replace("batch_size=16", "batch_size=16, drop_last=True"), excluded=True)
     run = launch(source, "ab", limits=LIMITS, strategy="local_sgd", epochs=3, seed=3, local_steps=3)
     assert run.finish() == (0, "")

@@ -191,10 +191,6 @@ def test_strategies_without_common_steps_take_runs_of_the_same_order_across_its_
     order = opened(loader(drop_last=True), tmp_path, strategy="local_sgd", epochs=2)
     assert order.limit == 40
     assert order.take(15, 25).tolist() == [15, 16, 17, 18, 19, 0, 1, 2, 3, 4]
-    order = opened(loader(batch_size=3, drop_last=True), tmp_path, strategy="local_sgd", epochs=2)
-    assert order.limit == 42
-    assert order.span(8) == (21, 24)
-    assert order.step(8).tolist() == [0, 1, 2]
 
 
 def test_a_resumed_run_uses_the_epoch_that_was_drawn_even_if_the_sampler_would_give_another(tmp_path: Path) -> None:
@@ -271,11 +267,6 @@ def test_of_an_endless_sampler_only_so_much_is_drawn(tmp_path: Path, monkeypatch
             {"batch_size": 1, "batch_sampler": Growing()},
             {"batch_size": 4},
             "batch_size=4 is set, .* batch_sampler Growing",
-        ),
-        (
-            {"batch_size": 1, "batch_sampler": Growing()},
-            {"strategy": "local_sgd"},
-            "strategy=local_sgd .* batch_sampler Growing",
         ),
         ({"batch_size": 1, "batch_sampler": Growing()}, {"strategy": "local_sgd"}, "strategy=local_sgd"),
     ],

@@ -23,12 +23,6 @@ def test_what_one_device_finds_holds_for_all(name: str) -> None:
     assert Findings() | Findings() == Findings()
 
 
-def test_what_devices_find_is_said_once() -> None:
-    one = Findings(together="first", moved=frozenset({"a"}), notes=("x", "y"))
-    other = Findings(together="second", moved=frozenset({"b"}), notes=("y", "z"))
-    assert one | other == Findings(together="first", moved=frozenset({"a", "b"}), notes=("x", "y", "z"))
-
-
 @pytest.mark.parametrize(
     ("settings", "found", "refused"),
     [

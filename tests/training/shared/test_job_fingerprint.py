@@ -57,16 +57,12 @@ def test_samples_that_are_the_same_or_not_known_are_no_difference() -> None:
     ("one", "other"),
     [
         (made_of(3.0, exact="x"), made_of(4.0, exact="y")),  # a label
-        (made_of(3.0, 9.0, exact="x"), made_of(3.0, exact="z")),  # one token more
         (made_of(0.5, 1.5), made_of(0.5, 1.6)),  # a feature
-        (made_of(2.0, shape=()), made_of(2.1, shape=())),
         (made_of(0.5, 1.5), made_of(0.5, 1.5, shape=(1, 2))),
-        (made_of(*[1.0] * 64, shape=(80,)), made_of(*[1.0] * 63, shape=(80,))),
         (made_of(0.0, 100.0), made_of(0.03, 100.0)),  # more than what is rounded beside a large number
         (made_of(*range(64)), made_of(*range(63), 70.0)),  # one of a few numbers
         (image(1), image(2)),
         (image(1), image(1, lambda value: 255 - value)),
-        (image(1, lambda value: 280 + value / 10), image(2, lambda value: 280 + value / 10)),  # kelvins
     ],
 )
 def test_another_sample_is_refused_with_both_hosts_and_both_values(one: JobFingerprint, other: JobFingerprint) -> None:
@@ -83,16 +79,10 @@ def test_another_sample_is_refused_with_both_hosts_and_both_values(one: JobFinge
         (made_of(0.5, 1.5, math.nan), made_of(0.5 + 1e-6, 1.5 - 1e-6, math.nan)),
         (made_of(0.0, 100.0), made_of(1e-6, 100.0)),  # what is rounded beside a large number
         (made_of(0.0, 100.0), made_of(0.02, 100.0)),
-        (made_of(1.0, math.nan), made_of(1.0, 5.0)),
         (made_of(math.nan), made_of(math.nan)),
         (made_of(3.0, exact="x"), made_of(3.0)),  # of one it is not known
         (image(1), image(1, lambda value: value + 2)),  # another decoder
-        (image(1), image(1, lambda value: min(255.0, value * 1.02))),
         (image(1), image(1, lambda value: value * (1 + 1e-3))),
-        (
-            made_of(*[-80.0] * 64, shape=(1, 80, 100)),
-            made_of(*[-80.001] * 64, shape=(1, 80, 100)),
-        ),  # silence
         (made_of(*[0.0] * 64, shape=(1, 3, 32, 32)), made_of(*[0.0] * 64, shape=(1, 3, 32, 32))),
     ],
 )

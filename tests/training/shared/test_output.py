@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import logging
 import sys
 from pathlib import Path
 
 import pytest
 
-from remote_agent.training.coordinator.prints import AT_ONCE, PER_S, TELL_S, Allowance
+from remote_agent.training.coordinator.prints import AT_ONCE, PER_S, Allowance
 from remote_agent.training.shared.output import MAX_KEPT, Output, Printed
 
 
@@ -75,11 +74,3 @@ def test_a_print_for_each_sample_does_not_drown_the_terminal() -> None:
         shown, told = shown + len(lines), told + left_out
     assert shown <= AT_ONCE + 60 * PER_S
     assert shown + told == 61_000
-
-
-def test_how_many_lines_were_left_out_is_told_now_and_then() -> None:
-    allowance = Allowance(at=0.0)
-    much = Printed(lines=("sample",) * 100)
-    times = [at / 2 for at in range(40) if allowance.take(much, at / 2)[1]]
-    assert times[0] == 0.0
-    assert all(later - sooner >= TELL_S for sooner, later in itertools.pairwise(times))

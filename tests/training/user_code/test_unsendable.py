@@ -53,13 +53,6 @@ def test_a_job_that_holds_a_connection_is_refused_by_its_attribute(opened: sqlit
     assert "where it is used first" in caught.value.hint
 
 
-def test_a_loop_of_objects_ends(opened: sqlite3.Connection) -> None:
-    first = Holder(opened)
-    second = Holder(first)
-    first.name = second  # type: ignore[assignment]
-    assert "held: TypeError" in refusal("the data", "data", second, TypeError("planted")).cause
-
-
 class Around:
     """Stands for what it holds."""
 

@@ -64,26 +64,11 @@ def hooked(model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-class Following(torch.optim.SGD):
-    """The rates of all groups but the first follow the norm of the first one's gradients."""
-
-    def step(self, closure: Any = None) -> Any:
-        first, *others = self.param_groups
-        total = sum(float(each.grad.norm()) for each in first["params"] if each.grad is not None)
-        for group in others:
-            group["lr"] = 0.1 / (1 + total)
-        return super().step(closure)
-
-
 COUPLED: dict[str, Make] = {
     "clips in its step": lambda model: Clipping(model.parameters(), lr=0.1),
     "clips in a hook": hooked,
     "adapts": lambda model: Adapting(model.parameters(), lr=0.1),
     "adapts a group for each weight": lambda model: Adapting([{"params": [each]} for each in model.parameters()], lr=1),
-    "clips a group for each weight": lambda model: Clipping([{"params": [each]} for each in model.parameters()], lr=1),
-    "groups": lambda model: Following(
-        [{"params": [each for each in model.parameters() if each.dim() == dimensions]} for dimensions in (1, 2)], lr=1
-    ),
     "draws": lambda model: Noisy(model.parameters(), lr=0.1),
 }
 

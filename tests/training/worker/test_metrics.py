@@ -178,3 +178,28 @@ def test_the_val_loss_of_a_sum_is_the_mean_over_the_samples_whatever_the_batches
     meter = BatchMeter(model, metrics, CPU, seed=0)
     found = whole(meter(validation.data, list(enumerate(validation.batches))).values())
     assert found == {"val_loss": pytest.approx(float(squares(model, (x, y)).detach()) / 53, rel=1e-5)}
+
+
+class Kept:
+    """An accuracy over all that was ever seen, as an object of torchmetrics keeps it."""
+
+    def __init__(self, *, resets: bool) -> None:
+        self.resets, self.right, self.count = resets, 0.0, 0
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        if self.resets:
+            self.right, self.count = 0.0, 0
+        self.right += float((model(batch[0]).argmax(1) == batch[1]).sum())
+        self.count += len(batch[1])
+        return {"accuracy": self.right / self.count, "nothing": float("nan")}
+
+
+def test_metrics_that_keep_what_they_saw_are_refused_with_the_first_batch() -> None:
+    torch.manual_seed(0)
+    model, data = nn.Linear(4, 3), (torch.randn(53, 4), torch.randint(0, 3, (53,)))
+    validation = validation_of(data, TrainingConfig(batch_size=16))
+    first = [(0, validation.batches[0])]
+    with pytest.raises(JobError, match="gives another accuracy for the same batch once it has seen another one"):
+        BatchMeter(model, metrics_of(Kept(resets=False)), CPU, seed=0)(validation.data, first, checked=True)
+    meter = BatchMeter(model, metrics_of(Kept(resets=True)), CPU, seed=0)
+    assert meter(validation.data, first, checked=True)[0]["accuracy"]

@@ -305,3 +305,35 @@ def test_steps_that_each_worker_makes_by_something_of_its_own_end_the_run(apart:
     else:
         assert kinds == {Failed}
         assert "step 2: the optimizer's step made other weights on each worker" in answers[0].cause
+
+
+class Keeping(torch.optim.Optimizer):
+    """Keeps gradients until the next step, as they are or a view of them, and puts weights into new memory."""
+
+    def __init__(self, parameters: Any, *, views: bool) -> None:
+        super().__init__(parameters, {})
+        self.views = views
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                last = self.state[parameter].get("last", parameter.grad)
+                parameter.data = parameter.data - 0.05 * (1.5 * parameter.grad - 0.5 * last.view_as(parameter))
+                self.state[parameter]["last"] = parameter.grad.data.view(-1) if self.views else parameter.grad
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_an_optimizer_may_keep_gradients_and_put_weights_elsewhere(views: bool) -> None:
+    def made(model: nn.Module) -> torch.optim.Optimizer:
+        return Keeping(model.parameters(), views=views)
+
+    model, cuts = Model(torch.float32), [[np.arange(7) + 9 * step] for step in range(5)]
+    worker = Worker(model, made=made)
+    for step, (rows,) in enumerate(cuts, start=1):
+        task = ReductionTask(step=step, committed=step - 1, slices=(Slice(index=0, indices=rows, total=7),), group=None)
+        assert isinstance(worker.reduction.step(task), Reduced)
+    worker.reduction.commit(len(cuts))
+    assert_alike([worker.state()], plain(model, cuts, made))
+    weights = [flat.to_bytes(each) for each in flat.FlatTensors(worker.model).flats]
+    assert all(map(np.array_equal, weights, worker.reduction.payload()))
