@@ -1,6 +1,6 @@
 """What is said of hosts that are unusual, a kind a host: its status, and the words that tell what to do.
 
-A probe meets dozens of them at once. ``python -m benchmarks.unusual_hosts`` writes ``docs/troubleshooting.md``'s table.
+A probe meets dozens of them at once.
 """
 
 from __future__ import annotations
