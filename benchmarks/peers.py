@@ -92,7 +92,7 @@ class Task:
         self.model: torch.nn.Module = self.job.create_model()
         config = dataclasses.replace(self.job.config, learning_rate=settings.learning_rate)
         self.optimizer: Any = self.job.create_optimizer(self.model, config)
-        self.device = SimulatedDevice(settings.speed, DeviceProfile(*settings.reference))
+        self.device = SimulatedDevice(settings.speed, DeviceProfile(settings.reference[0], settings.reference[1]))
         self._data = self.job.create_data()
         self._order = SampleOrder(0, len(self._data), settings.batch)
         self._steps = self._samples = 0

@@ -34,7 +34,6 @@ from typing import Any
 from benchmarks.lab import Fleet, last_line, open_fleet
 from benchmarks.ours import first_steps
 from remote_agent import protocol
-from remote_agent.planning.self_check import LEAST_PART
 from remote_agent.planning.ways import COMPUTE
 from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
@@ -44,7 +43,7 @@ JOBS = {
 }
 """Name on the command line: the job. 0.1, 3 and 17 million parameters."""
 
-WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8", "ssp", "async")
+WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8")
 """With all hosts."""
 
 ALONE, PLAN, CHOSEN = "alone", "plan", "chosen"
@@ -61,6 +60,9 @@ START_S = 150.0
 
 PLAN_S = 240.0
 """And a plan in all."""
+
+LEAST_PART = 0.05
+"""Part of a step below which its terms beside computing are not compared."""
 
 FORGET = "rm -rf ~/.hetero-tui/*/profiles ~/.hetero-tui/*/profiles.planned"
 KEEP = 'for each in ~/.hetero-tui/*/profiles; do cp -r "$each" "$each.planned"; done'
@@ -79,8 +81,6 @@ class Cell:
         terms: of the prediction.
         compute_s: measured: of the device that computed longest.
         load: of this computer when the run ended, over one minute.
-        ratios: of a plan: measured over predicted seconds of its terms, by the steps that it tried.
-        links: of a plan: MB/s that each host's link sent and received, and milliseconds there and back.
         chosen: of a plan: strategy and hosts; how long it took, and a second one.
     """
 
@@ -96,8 +96,6 @@ class Cell:
     terms: dict[str, float] = field(default_factory=dict)
     compute_s: float = 0.0
     load: float = 0.0
-    ratios: dict[str, float] = field(default_factory=dict)
-    links: dict[str, list[float]] = field(default_factory=dict)
     chosen: str = ""
     plan_s: tuple[float, ...] = ()
     error: str = ""
@@ -124,9 +122,8 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hos
     lab.hosts[0].exec(["sh", "-c", FORGET if cell.way == PLAN else AS_PLANNED])
     if cell.way == PLAN:
         planned = _planned(cell, _product(fleet), batch)
-        kept = lab.hosts[0].exec(["sh", "-c", "cat ~/.hetero-tui/*/profiles/*.json"]).stdout
         lab.hosts[0].exec(["sh", "-c", KEEP])
-        return dataclasses.replace(planned, **_surveyed(json.loads(kept))) if kept else planned
+        return planned
     product = _product(fleet, hosts)
     strategy, *pairs = way.split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
@@ -141,15 +138,6 @@ def _product(fleet: Fleet, hosts: Sequence[str] = ()) -> HeteroTui:
     file = fleet.lab.laptop.home / "inventory.yaml"
     file.write_text(written.read_text())
     return HeteroTui(fleet.lab.laptop, file)
-
-
-def _surveyed(kept: dict[str, Any]) -> dict[str, Any]:
-    """What the plan's survey says of the terms, and of the links, whose truth is known here."""
-    links = {
-        host["name"]: [round(host["up"] / 1e6, 3), round(host["down"] / 1e6, 3), round(1e3 * host["latency_s"], 2)]
-        for host in kept["hosts"]
-    }
-    return {"ratios": kept["ratios"], "links": links}
 
 
 def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
@@ -175,11 +163,11 @@ def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
 
 
 def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One run, stopped after so many seconds of steps, or when its plan is corrected."""
+    """One run, stopped after so many seconds of steps."""
     plan: protocol.PlanMade | None = None
     run, begun, error = "", 0.0, ""
     steps: list[protocol.Step] = []
-    corrected = stopped = False
+    stopped = False
     skipped = max(SKIPPED, first_steps(settings["strategy"]))
     with product.start("train", job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
@@ -196,10 +184,8 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
                         pass
                     case protocol.PlanMade() as made:
                         plan = plan or made
-                    case protocol.Replanned():
-                        corrected = True
                     case protocol.Step() as step:
-                        steps += [step] if not corrected else []
+                        steps.append(step)
                         begun = begun or time.monotonic()
                         if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * skipped:
                             stopped = True
@@ -300,14 +286,7 @@ def read(path: Path) -> list[Cell]:
 def line(cell: Cell) -> str:
     """While the sweep runs."""
     if cell.way == PLAN and not cell.error:
-        ratios = {name: round(ratio, 2) for name, ratio in cell.ratios.items()}
-        links = ", ".join(
-            f"{host} {up:g} MB/s out, {down:g} in, {turn:g} ms" for host, (up, down, turn) in cell.links.items()
-        )
-        return (
-            f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step, {ratios}, {links};"
-            f" plans took {cell.plan_s} s"
-        )
+        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step; plans took {cell.plan_s} s"
     if cell.error:
         return f"{cell.name} failed: {cell.error}"
     terms = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in cell.terms.items())

@@ -107,7 +107,6 @@ SETTINGS = {"num_iterations": STEPS, "batch_size": BATCH, "seed": SEED, "clip_no
 def test_weights_with_clipping_and_a_scheduler_of_the_jobs_own_are_those_of_a_plain_loop(
     launch: Any, tmp_path: Path
 ) -> None:
-    """Over shared memory: ``test_parity_matrix``."""
     limits = {"a": 17, "b": 9, "c": 4}
     run = launch(source(), limits=limits, **SETTINGS, stream="network", shards=2)
     assert run.finish() == (0, "")
