@@ -10,15 +10,13 @@ import types
 from collections.abc import Mapping
 from typing import Final
 
-REMOVED: Final[Mapping[str, str]] = types.MappingProxyType(
-    {
-        "strategy=ssp": "local_sgd with overlap is faster and closer",
-        "strategy=async": "local_sgd with overlap is faster and closer",
-        "codec=topk": "codec=int8 with local_sgd sends less and is closer",
-        "staleness": "it belonged to strategy=ssp; use strategy=local_sgd",
-        "topk_fraction": "it belonged to codec=topk; use codec=int8",
-    }
-)
+REMOVED: Final[Mapping[str, str]] = types.MappingProxyType({
+    "strategy=ssp": "local_sgd with overlap is faster and closer",
+    "strategy=async": "local_sgd with overlap is faster and closer",
+    "codec=topk": "codec=int8 with local_sgd sends less and is closer",
+    "staleness": "it belonged to strategy=ssp; use strategy=local_sgd",
+    "topk_fraction": "it belonged to codec=topk; use codec=int8",
+})
 """A name, or ``name=value``, to what replaces it."""
 
 
