@@ -58,6 +58,7 @@ class Outcome:
 
     Attributes:
         name: peer, or ``ours:strategy``.
+        seconds: of our own run's training.
         steps: of the first host.
         samples: of all hosts.
         samples_per_second: of all hosts together.
@@ -68,6 +69,7 @@ class Outcome:
     """
 
     name: str
+    seconds: float = 0.0
     steps: int = 0
     samples: int = 0
     samples_per_second: float = 0.0

@@ -99,7 +99,8 @@ def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome
 class Follower:
     """Turns the events of one run of ours into an :class:`Outcome`, and stops the run when its time is up.
 
-    Time, samples and bytes count after the first ``passed`` steps.
+    Time, samples and bytes count after the first ``passed`` steps, until the time is up; if the loss is wanted, until
+    the end, which is some steps later.
     """
 
     def __init__(self, fleet: Fleet, product: HeteroTui, plan: Plan, passed: int) -> None:
@@ -126,14 +127,17 @@ class Follower:
         elif isinstance(event, protocol.Step) and self._passed:
             self._passed -= 1
             self._began, self._counters = event.time, self._fleet.sent_bytes()
-        elif isinstance(event, protocol.Step) and self._began is not None and not self._stopped:
+        elif (
+            isinstance(event, protocol.Step) and self._began is not None and (self._plan.evaluated or not self._stopped)
+        ):
             self._steps, self._seconds = self._steps + 1, event.time - self._began
             self._samples += event.samples
             if self._seconds >= self._plan.seconds:
                 now = self._fleet.sent_bytes()
                 self._sent = tuple(after - before for after, before in zip(now, self._counters, strict=True))
-                self._stopped = True
-                self._product.run("stop", self._run, "--json")
+                if not self._stopped:
+                    self._stopped = True
+                    self._product.run("stop", self._run, "--json")
         elif isinstance(event, protocol.RunFinished) and self._plan.evaluated:
             inside = Path(event.checkpoint).relative_to(Path.home())
             self._loss = validation_loss(self._plan, self._fleet.lab.host(self._head).home / inside)
@@ -144,6 +148,7 @@ class Follower:
         """Result of the run, once it has ended."""
         return Outcome(
             name=way.name,
+            seconds=self._seconds,
             steps=self._steps,
             samples=self._samples,
             samples_per_second=self._samples / self._seconds if self._seconds else 0.0,

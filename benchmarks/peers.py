@@ -8,8 +8,9 @@ Linux). The peers need a Python of their own, which the lab's hosts see (not bel
 
 All train the ready job ``text`` from the same weights on the same order of samples, on hosts of unlike simulated speed.
 A common step has ``--batch`` samples over all hosts; a step that a host makes alone has ``--local-batch``. Ours runs
-first: the peers' devices are simulated by its measurement of this computer. The clock runs from the first step on. The
-loss is that of the first host's weights after its last whole step or round, evaluated when the clock has stopped.
+first: the peers' devices are simulated by its measurement of this computer, and they train for as long as it did until
+its end. The clock runs from the first step on. The loss is that of the first host's weights after its last whole step
+or round, evaluated when the clock has stopped.
 
 This file is a script on the hosts, too: ``peers.py NAME JSON`` is one process of a peer.
 """
@@ -273,11 +274,12 @@ PEERS = {"ddp": ddp, "torchft": torchft, "hivemind": hivemind}
 # --- On the laptop ---------------------------------------------------------------------------------------------------
 
 
-def run(fleet: Fleet, name: str, python: str, options: argparse.Namespace, reference: DeviceProfile) -> Outcome:
-    """Run a peer on the lab's hosts at the same time, to its end."""
+def run(fleet: Fleet, name: str, options: argparse.Namespace, own: Outcome) -> Outcome:
+    """Run a peer on the lab's hosts at the same time, for as long as our own run took."""
     from benchmarks.lab import SETUP_DEADLINE, Outcome, last_line
 
-    hosts = fleet.lab.hosts
+    assert own.reference is not None
+    hosts, python = fleet.lab.hosts, options.python
     batch = options.batch if name == "ddp" else options.local_batch * len(hosts)
     # A round of hivemind keeps its samples: it needs seconds to find partners, and stands still if a round is shorter.
     round_steps = options.round * options.batch // batch if name == "hivemind" else options.round
@@ -290,10 +292,10 @@ def run(fleet: Fleet, name: str, python: str, options: argparse.Namespace, refer
             rank=rank,
             addresses=[one.address for one in hosts],
             speed=fleet.speeds[rank],
-            reference=[reference.speed, reference.overhead_s],
+            reference=[own.reference.speed, own.reference.overhead_s],
             batch=batch,
             round_steps=round_steps,
-            seconds=options.seconds,
+            seconds=own.seconds,
             learning_rate=options.learning_rate,
         )
         seen = Path.home() / "peers"  # the folder as the host sees it
@@ -301,7 +303,7 @@ def run(fleet: Fleet, name: str, python: str, options: argparse.Namespace, refer
         commands.append([*variables, python, str(seen / "peers.py"), name, json.dumps(dataclasses.asdict(settings))])
     try:
         with ThreadPoolExecutor(len(hosts)) as pool:
-            deadline = options.seconds + SETUP_DEADLINE
+            deadline = own.seconds + SETUP_DEADLINE
             done = list(pool.map(lambda host, words: host.exec(words, deadline=deadline), hosts, commands))
     except subprocess.TimeoutExpired as late:
         return Outcome(name=name, error=f"did not end within {late.timeout:.0f} s")
@@ -355,11 +357,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with open_fleet(options.rate, speeds) as fleet:
         (own,) = ours.run(fleet, [ours.OurWay.parse(options.ours)], plan)
         print(_line(own, plan.batch), flush=True)
-        if own.reference is None:
+        if own.error:
             return 1
+        print(f"each peer trains for {own.seconds:.1f} s")
         found = [own]
         for name in filter(None, options.ways.split(",")):
-            found.append(run(fleet, name, options.python, options, own.reference))
+            found.append(run(fleet, name, options, own))
             print(_line(found[-1], plan.batch), flush=True)
     return 1 if any(one.error for one in found) else 0
 
