@@ -147,30 +147,10 @@ def line(row: Row) -> str:
     return f"{row.case:24} {row.way!s:28} {row.outcome:8} {error:>8} {row.seconds:5.1f}  {about}"
 
 
-_INTRODUCTION = """\
-# What trains as in plain torch, and what is refused
-
-Each row is a job as a PyTorch user writes it (`benchmarks/compatible/`). It is trained by `DistributedTrainer` on
-workers that take unequal slices, and by a plain torch loop over the same batches in one process.
-
-- **equal**: the largest relative error of all weights, changed buffers and of the final loss, which is at most 1e-5
-  (float64: 1e-12; bfloat16: 2e-2, its precision).
-- **itself**: there are random numbers in the model or the data, which can't be those of a loop over whole batches. With
-  `deterministic=True` the run gives the same weights bit by bit when it is repeated.
-- **refused**: the run ends before its first step, with the line below.
-- **ended**: it can't be seen before that, and the run ends with the line below when it shows.
-
-Made by `python -m benchmarks.compatibility --workers 2 --json ROWS --markdown docs/compatibility.md`. The command can
-also take three workers (`--workers 3`), the other exact strategy (`--strategy allreduce`), and kill a worker in the
-middle of a step (`--kill`), which is not in the tables. `tests/training/test_compatibility.py` runs a job of each
-mechanism.
-"""
-
-
 def markdown(found: Sequence[Row]) -> str:
-    """The page of the documentation: a table an area, and the lines of what is refused."""
+    """A table for each area, and the message of each refused job."""
     ways = list(dict.fromkeys(str(row.way) for row in found))
-    parts = [_INTRODUCTION]
+    parts = []
     for area in dict.fromkeys(CASES[row.case].area for row in found):
         head = [f"## {area[0].upper()}{area[1:]}", "", f"| case | what it is | {' | '.join(ways)} |"]
         lines = [*head, "|---" * (2 + len(ways)) + "|"]
@@ -184,17 +164,6 @@ def markdown(found: Sequence[Row]) -> str:
         lines += ["", *(f"- **{name}**: {says}" for name, says in refusals.items())]
         parts.append("\n".join(lines).rstrip() + "\n")
     return "\n".join(parts)
-
-
-def written(path: Path) -> list[Row]:
-    """The rows that calls with ``--json`` wrote into a file, the newest of each, in the order of the cases."""
-    found: dict[tuple[str, str], Row] = {}
-    for text in path.read_text().splitlines():
-        row = json.loads(text)
-        way = Way(**row.pop("way"))
-        found[row["case"], str(way)] = Row(way=way, **row)
-    ways = list(dict.fromkeys(way for _, way in found))
-    return [found[case, way] for case in CASES for way in ways if (case, way) in found]
 
 
 def _described(case: Case) -> str:
@@ -245,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = [row for row in found if not is_good(row)]
     print(f"{len(found)} runs of {len(cases)} cases, {len(bad)} not good, {sum(row.seconds for row in found):.0f} s")
     if options.markdown:
-        options.markdown.write_text(markdown(written(options.json) if options.json else found))
+        options.markdown.write_text(markdown(found))
     return 1 if bad or not found else 0
 
 

@@ -1,6 +1,6 @@
 """Whether memory stays flat: thousands of tiny steps on three nodes, and what every process that serves them takes.
 
-``python -m benchmarks.long_run [--steps N] [--ways sync,memory,…] [--csv FILE]``
+``python -m benchmarks.long_run [--steps N] [--ways sync,memory,…]``
 
 A new cluster of three loopback nodes, a worker on each, a real coordinator in a process of its own, a checkpoint after
 every tenth of the steps. The resident memory of the coordinator, the workers, the parameter server, Ray's raylets
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import functools
 import json
 import shutil
@@ -205,22 +204,11 @@ def lines(way: str, series: Iterable[Series]) -> list[str]:
     ]
 
 
-def write(path: Path, results: Mapping[str, Iterable[Series]]) -> None:
-    """All that was read, in a file of comma-separated values."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["way", "process", "time", "resident"])
-        for way, series in results.items():
-            for each in series:
-                writer.writerows((way, each.name, *row) for row in zip(each.times, each.resident, strict=True))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; exit code 1 when something is not flat."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_run", description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run (default: {STEPS})")
     parser.add_argument("--ways", default="sync", help=f"with commas between, of {', '.join(WAYS)} (default: sync)")
-    parser.add_argument("--csv", type=Path, help="write what was read to this file")
     options = parser.parse_args(arguments)
     ways = options.ways.split(",")
     if unknown := [way for way in ways if way not in WAYS]:
@@ -237,8 +225,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results[way] = measure(way, options.steps, cluster, place)
             print("\n".join(lines(way, results[way])), flush=True)
             print(f"{way:10} {options.steps:,} steps in {time.monotonic() - began:.0f} s", flush=True)
-    if options.csv:
-        write(options.csv, results)
     return 0 if all(each.flat for series in results.values() for each in series) else 1
 
 

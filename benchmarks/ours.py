@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,16 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, job_of, last_line
+from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, job_of, last_line
 from remote_agent import protocol
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.strategies import SPECS
 from remote_agent.training.worker.device import watching
 from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.product import HeteroTui, setting
+
+ENDLESS = 1_000_000
+"""Steps of a run that is stopped."""
 
 
 @dataclass(frozen=True)
@@ -33,39 +35,18 @@ class OurWay:
         """From the command line.
 
         Raises:
-            ValueError: a setting without a value.
+            ValueError: there is no such strategy, or a setting has no value.
         """
         strategy, *settings = text.split(":")
         pairs = [setting.partition("=") for setting in settings]
-        if any(not equals for _, equals, _ in pairs):
-            raise ValueError(f"{text}: expected strategy:setting=value:…")
+        if strategy not in SPECS or any(not equals for _, equals, _ in pairs):
+            raise ValueError(f"{text}: expected strategy:setting=value:…; strategies are {', '.join(SPECS)}")
         return cls(strategy, {key: value for key, _, value in pairs})
 
     @property
     def name(self) -> str:
         """In the tables."""
         return ":".join(["ours", self.strategy, *(f"{key}={value}" for key, value in self.settings.items())])
-
-    @property
-    def about(self) -> str:
-        """Its settings in words."""
-        chosen = ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "defaults"
-        return f"hetero-tui train, strategy {self.strategy}, {chosen}; samples by speed"
-
-
-def chosen_ways(text: str) -> tuple[OurWay, ...]:
-    """Our ways, with commas between; "all" for every strategy that exists with its defaults, "none" for none.
-
-    Raises:
-        ValueError: a strategy does not exist, or a setting has no value.
-    """
-    if text in ("all", "none"):
-        return tuple(OurWay(name, {}) for name in SPECS) if text == "all" else ()
-    ways = tuple(OurWay.parse(one) for one in text.split(","))
-    unknown = [way.strategy for way in ways if way.strategy not in SPECS]
-    if unknown:
-        raise ValueError(f"no strategy {', '.join(unknown)}; there are {', '.join(SPECS)}")
-    return ways
 
 
 def run(fleet: Fleet, ways: Sequence[OurWay], plan: Plan) -> Iterator[Outcome]:
@@ -76,7 +57,7 @@ def run(fleet: Fleet, ways: Sequence[OurWay], plan: Plan) -> Iterator[Outcome]:
         for way in ways:
             if up.returncode:
                 reason = f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}"
-                yield Outcome(name=way.name, about=way.about, error=reason)
+                yield Outcome(name=way.name, error=reason)
             else:
                 yield _train(fleet, product, way, plan)
     finally:
@@ -84,20 +65,17 @@ def run(fleet: Fleet, ways: Sequence[OurWay], plan: Plan) -> Iterator[Outcome]:
 
 
 def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome:
-    # What a run costs once counts where its loss by time is shown, and not where its speed is.
-    passed = 0 if plan.snapshot_every else first_steps(way.strategy)
     settings: dict[str, object] = {
         "strategy": way.strategy,
         "batch_size": plan.batch,
-        "seed": plan.seed,
-        "num_iterations": plan.steps + passed,
-        "checkpoint_every": plan.snapshot_every,
+        "num_iterations": ENDLESS,
         "local_batch": plan.local_batch,
     }
     if plan.learning_rate:
         settings["learning_rate"] = plan.learning_rate
     settings |= way.settings
-    follower = Follower(fleet, product, plan, passed)
+    # What a run costs once counts where its loss after some time is shown, and not where its speed is.
+    follower = Follower(fleet, product, plan, 0 if plan.evaluated else first_steps(way.strategy))
     with product.start("train", plan.job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
         assert train.stderr is not None
@@ -121,27 +99,25 @@ def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome
 class Follower:
     """Turns the events of one run of ours into an :class:`Outcome`, and stops the run when its time is up.
 
-    Time, samples and bytes count after the first ``passed`` steps.
+    Time, samples and bytes count after the first ``passed`` steps, until the time is up; if the loss is wanted, until
+    the end, which is some steps later.
     """
 
-    def __init__(self, fleet: Fleet, product: HeteroTui, plan: Plan, passed: int = 0) -> None:
+    def __init__(self, fleet: Fleet, product: HeteroTui, plan: Plan, passed: int) -> None:
         self._fleet, self._product, self._plan, self._passed = fleet, product, plan, passed
-        self._job: Any = job_of(plan)
-        self._run = ""
-        self._head = ""
+        self._run = self._head = ""
         self._began: float | None = None
         self._counters: tuple[int, ...] = ()
         self._sent: tuple[int, ...] = ()
-        self._samples = self._step = 0
+        self._samples = self._steps = 0
         self._seconds = 0.0
-        self._saved: list[tuple[float, int, int, Path]] = []
-        self._copies = 0
         self._stopped = False
+        self._loss: float | None = None
         self._failure = ""
         self._reference: DeviceProfile | None = None
 
     def take(self, event: protocol.Event | None) -> None:
-        """One event, as it arrives."""
+        """Count one event, as it arrives."""
         if isinstance(event, protocol.RunStarted):
             self._run, self._head = event.run, event.host
         elif isinstance(event, protocol.PlanMade):
@@ -151,58 +127,46 @@ class Follower:
         elif isinstance(event, protocol.Step) and self._passed:
             self._passed -= 1
             self._began, self._counters = event.time, self._fleet.sent_bytes()
-        elif isinstance(event, protocol.Step) and self._began is not None and not self._stopped:
-            self._step, self._seconds = self._step + 1, event.time - self._began
+        elif (
+            isinstance(event, protocol.Step) and self._began is not None and (self._plan.evaluated or not self._stopped)
+        ):
+            self._steps, self._seconds = self._steps + 1, event.time - self._began
             self._samples += event.samples
-            over = self._seconds >= self._plan.seconds
-            if over or self._step == self._plan.steps:
-                self._sent = tuple(
-                    now - then for now, then in zip(self._fleet.sent_bytes(), self._counters, strict=True)
-                )
-            if over:
-                self._stopped = True
-                self._product.run("stop", self._run, "--json")
-        elif isinstance(event, protocol.CheckpointSaved) and self._plan.snapshot_every and self._began is not None:
-            if len(event.hosts) > 1:
-                return  # it is known already, and on more hosts now
-            self._keep(event, event.time - self._began)
+            if self._seconds >= self._plan.seconds:
+                now = self._fleet.sent_bytes()
+                self._sent = tuple(after - before for after, before in zip(now, self._counters, strict=True))
+                if not self._stopped:
+                    self._stopped = True
+                    self._product.run("stop", self._run, "--json")
+        elif isinstance(event, protocol.RunFinished) and self._plan.evaluated:
+            inside = Path(event.checkpoint).relative_to(Path.home())
+            self._loss = validation_loss(self._plan, self._fleet.lab.host(self._head).home / inside)
         elif isinstance(event, protocol.RunFailed):
             self._failure = f"{event.host}, step {event.step}: {event.cause}"
 
-    def _keep(self, event: protocol.CheckpointSaved, at: float) -> None:
-        """Copy a checkpoint out of its host at once: the run may tidy up, and ``down`` will."""
-        host = self._fleet.lab.host(event.host)
-        inside = Path(event.path).relative_to(Path.home())
-        self._copies += 1
-        copy = self._fleet.lab.folder / f"checkpoint-{self._run}-{self._copies}.safetensors"
-        shutil.copyfile(host.home / inside, copy)
-        self._saved.append((at, event.step, self._samples, copy))
-
     def outcome(self, way: OurWay, stderr: str) -> Outcome:
-        """What the run gave, with its checkpoints evaluated now."""
-        error = self._failure
-        if not error and not self._step:
-            error = f"no step was made: {stderr}"
-        points = []
-        for at, step, samples, path in self._saved:
-            model = self._job.create_model()
-            model.load_state_dict(safetensors.torch.load_file(path))
-            path.unlink()
-            model.eval()
-            with torch.no_grad():
-                points.append(Point(at, step, samples, float(self._job.evaluate(model)["validation_loss"])))
+        """Result of the run, once it has ended."""
         return Outcome(
             name=way.name,
-            about=way.about,
-            points=tuple(point for point in points if point.time <= self._plan.seconds),
             seconds=self._seconds,
-            steps=self._step,
+            steps=self._steps,
             samples=self._samples,
             samples_per_second=self._samples / self._seconds if self._seconds else 0.0,
             sent=self._sent,
-            error=error,
+            loss=self._loss,
+            error=self._failure or ("" if self._steps else f"no step was made: {stderr}"),
             reference=self._reference,
         )
+
+
+def validation_loss(plan: Plan, weights: Path) -> float:
+    """The job's validation loss with the weights of a checkpoint."""
+    job: Any = job_of(plan)
+    model = job.create_model()
+    model.load_state_dict(safetensors.torch.load_file(weights))
+    model.eval()
+    with torch.no_grad():
+        return float(job.evaluate(model)["validation_loss"])
 
 
 def first_steps(strategy: str) -> int:

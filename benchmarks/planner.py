@@ -34,7 +34,6 @@ from typing import Any
 from benchmarks.lab import Fleet, last_line, open_fleet
 from benchmarks.ours import first_steps
 from remote_agent import protocol
-from remote_agent.planning.simulator import LEAST_PART
 from remote_agent.planning.ways import COMPUTE
 from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
@@ -62,6 +61,9 @@ START_S = 150.0
 PLAN_S = 240.0
 """And a plan in all."""
 
+LEAST_PART = 0.05
+"""Part of a step below which its terms beside computing are not compared."""
+
 FORGET = "rm -rf ~/.hetero-tui/*/profiles ~/.hetero-tui/*/profiles.planned"
 KEEP = 'for each in ~/.hetero-tui/*/profiles; do cp -r "$each" "$each.planned"; done'
 AS_PLANNED = (
@@ -79,8 +81,6 @@ class Cell:
         terms: of the prediction.
         compute_s: measured: of the device that computed longest.
         load: of this computer when the run ended, over one minute.
-        ratios: of a plan: measured over predicted seconds of its terms, by the steps that it tried.
-        links: of a plan: MB/s that each host's link sent and received, and milliseconds there and back.
         chosen: of a plan: strategy and hosts; how long it took, and a second one.
     """
 
@@ -96,8 +96,6 @@ class Cell:
     terms: dict[str, float] = field(default_factory=dict)
     compute_s: float = 0.0
     load: float = 0.0
-    ratios: dict[str, float] = field(default_factory=dict)
-    links: dict[str, list[float]] = field(default_factory=dict)
     chosen: str = ""
     plan_s: tuple[float, ...] = ()
     error: str = ""
@@ -124,9 +122,8 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hos
     lab.hosts[0].exec(["sh", "-c", FORGET if cell.way == PLAN else AS_PLANNED])
     if cell.way == PLAN:
         planned = _planned(cell, _product(fleet), batch)
-        kept = lab.hosts[0].exec(["sh", "-c", "cat ~/.hetero-tui/*/profiles/*.json"]).stdout
         lab.hosts[0].exec(["sh", "-c", KEEP])
-        return dataclasses.replace(planned, **_surveyed(json.loads(kept))) if kept else planned
+        return planned
     product = _product(fleet, hosts)
     strategy, *pairs = way.split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
@@ -141,15 +138,6 @@ def _product(fleet: Fleet, hosts: Sequence[str] = ()) -> HeteroTui:
     file = fleet.lab.laptop.home / "inventory.yaml"
     file.write_text(written.read_text())
     return HeteroTui(fleet.lab.laptop, file)
-
-
-def _surveyed(kept: dict[str, Any]) -> dict[str, Any]:
-    """What the plan's survey says of the terms, and of the links, whose truth is known here."""
-    links = {
-        host["name"]: [round(host["up"] / 1e6, 3), round(host["down"] / 1e6, 3), round(1e3 * host["latency_s"], 2)]
-        for host in kept["hosts"]
-    }
-    return {"ratios": kept["ratios"], "links": links}
 
 
 def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
@@ -298,14 +286,7 @@ def read(path: Path) -> list[Cell]:
 def line(cell: Cell) -> str:
     """While the sweep runs."""
     if cell.way == PLAN and not cell.error:
-        ratios = {name: round(ratio, 2) for name, ratio in cell.ratios.items()}
-        links = ", ".join(
-            f"{host} {up:g} MB/s out, {down:g} in, {turn:g} ms" for host, (up, down, turn) in cell.links.items()
-        )
-        return (
-            f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step, {ratios}, {links};"
-            f" plans took {cell.plan_s} s"
-        )
+        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step; plans took {cell.plan_s} s"
     if cell.error:
         return f"{cell.name} failed: {cell.error}"
     terms = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in cell.terms.items())

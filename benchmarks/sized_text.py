@@ -1,15 +1,11 @@
-"""The ready job ``text`` with 0.1, 3, 10 and 17 million parameters: ``train benchmarks/sized_text.py:Middle``."""
+"""The ready job ``text`` with 0.1, 3 and 17 million parameters: ``train benchmarks/sized_text.py:Middle``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.jobs.text import CONTEXT, VOCABULARY, Text
-from remote_agent.training.config import TrainingConfig
 
 HEADS = 8
 
@@ -34,23 +30,6 @@ class Large(Small):
     """17 million parameters."""
 
     width, depth = 528, 5
-
-
-class Deep(Small):
-    """10 million parameters in 12 layers, which ``strategy=pipeline`` cuts it between."""
-
-    width, depth = 256, 12
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        """As text's; with this ``eps`` the keys' biases stay, whose gradients are rounding alone."""
-        optimizer = super().create_optimizer(model, config)
-        for group in optimizer.param_groups:
-            group["eps"] = 1e-4
-        return optimizer
-
-    def layers(self, model: nn.Module) -> Iterable[nn.Module] | None:
-        """The decoder layers."""
-        return model.blocks.layers if isinstance(model, SizedGPT) else None
 
 
 class SizedGPT(nn.Module):

@@ -1,6 +1,6 @@
 """What a synchronous step costs: ours, beside plain single process and beside the naive pattern.
 
-``python -m benchmarks.step_overhead [--csv FILE] [--json FILE] [--rounds N]``
+``python -m benchmarks.step_overhead [--rounds N] [--sizes …]``
 
 Multilayer perceptrons of 0.10, 3.26 and 26 million parameters, batch 64, SGD with momentum, two workers on this
 computer with one torch thread each. One run, interleaved: in each round a block of steps of each way in turn, and the
@@ -16,15 +16,13 @@ disturbs the computer for a while disturbs both its sides. Three ways:
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
-import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +250,6 @@ def start_ray(store_bytes: int) -> None:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step_overhead", description=__doc__.splitlines()[0])
-    parser.add_argument("--csv", type=Path, help="also write the table to this file")
-    parser.add_argument("--json", type=Path, help="also write the table to this file")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of steps of each way, per size (default: 5)")
     parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
     options = parser.parse_args()
@@ -261,22 +257,13 @@ def main() -> None:
     print(
         f"{'model':>6} {'parameters':>11} {'plain ms':>9} {'naive ms':>9} {'ours ms':>9} {'naive/ours':>11} {'load':>5}"
     )
-    rows = []
     for model in options.sizes:
         row = compare(model, options.rounds)
-        rows.append(row)
         print(
             f"{row.model:>6} {row.parameters:>11,} {row.plain_ms:>9.2f} {row.naive_ms:>9.1f} {row.ours_ms:>9.2f}"
             f" {row.naive_over_ours:>10.1f}x {row.load:>5.1f}",
             flush=True,
         )
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(asdict(rows[0])))
-            writer.writeheader()
-            writer.writerows(asdict(row) for row in rows)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     ray.shutdown()
 
 

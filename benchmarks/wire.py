@@ -1,7 +1,7 @@
 """What a step's exchange takes on slow links: ours with each codec, beside gloo's all-reduce and the wire's floor.
 
-``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--devices 1,2,4] [--steps N] [--csv
-FILE]`` (root: it builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in
+``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--devices 1,2,4] [--steps N]``
+(root: it builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in
 the inventory. With ``--devices`` the first host has so many devices: measured is then the exchange of ``sync``, as it
 is and with connections of each device's own (``apart``), and the reduction of ``allreduce``, as it is (``ring``) and as
 one ring in which each device is a peer of its own (``flat``).
@@ -19,7 +19,6 @@ and nothing for headers). A ring all-reduce has the same floor.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import socket
@@ -417,7 +416,6 @@ def main() -> None:
     parser.add_argument("--no-gloo", action="store_true", help="leave gloo out")
     parser.add_argument("--tls", action="store_true", help="each codec under TLS as well")
     parser.add_argument("--devices", default="", help="of the first host, such as 1,2,4")
-    parser.add_argument("--csv", type=Path, help="write the rows there too")
     options = parser.parse_args()
     rows: list[Row] = []
     for rate in (float(word) for word in options.rates.split(",")):
@@ -436,11 +434,6 @@ def main() -> None:
             f" {row.over_floor:8.2f} {row.device_mbytes:13.1f} {row.push_s or 0:7.2f}"
             f" {row.step_s / gloo_s if gloo_s else float('nan'):7.2f}"
         )
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*asdict(rows[0]), "over_floor"])
-            writer.writeheader()
-            writer.writerows(asdict(row) | {"over_floor": row.over_floor} for row in rows)
 
 
 if __name__ == "__main__":

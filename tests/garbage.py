@@ -7,8 +7,11 @@ shown without what could harm a terminal.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any
+
+from remote_agent import protocol
 
 Make = Callable[[str], bytes]
 
@@ -102,3 +105,129 @@ def harmless(shown: str) -> bool:
         (ord(sign) < 0x20 and sign not in "\n\t") or 0x7F <= ord(sign) <= 0x9F or sign in "\u202e\u200b\ud800"
         for sign in shown
     )
+
+
+# --- Good lines, and random changes of them --------------------------------------------------------------------------
+
+FACTS = json.dumps(
+    {
+        "probe": 1,
+        "hostname": "mercer",
+        "user": "me",
+        "home": "/home/me",
+        "os": {"system": "Linux", "release": "6.1", "name": "Debian 12", "machine": "x86_64"},
+        "python": {"version": "3.11.7", "executable": "/usr/bin/python3", "prefix": "/usr"},
+        "packages": {"ray": "2.60.0", "torch": "2.13.0+cu126", "safetensors": None},
+        "torch_build": "cu126",
+        "cpu": {"model": "CPU", "physical": 4, "logical": 8, "quota": 2.5},
+        "memory": {"total_bytes": 16 << 30, "available_bytes": 8 << 30},
+        "disk": {"path": "/home", "total_bytes": 100 << 30, "free_bytes": 50 << 30, "unwritable": ""},
+        "accelerators": [
+            {"kind": "cuda", "index": 0, "name": "TITAN X", "memory_bytes": 12 << 30, "driver": "550", "uuid": "GPU-1"}
+        ],
+        "addresses": [
+            {"interface": "eth0", "address": "10.0.0.2", "prefix": 24, "speed_mbps": 1000},
+            {"interface": "eth0", "address": "fd00::2", "prefix": 64, "speed_mbps": None},
+        ],
+        "machine": "0123456789abcdef",
+        "clock": 1767225600.5,
+        "free_ports": [6389, 8365],
+        "problems": ["nvidia-smi is there but failed: exit 9"],
+    },
+    separators=(",", ":"),
+)
+"""A probe's answer."""
+
+EVENTS = tuple(
+    map(
+        protocol.encode,
+        (
+            protocol.RunStarted(
+                seq=1,
+                time=1767225600.5,
+                run="text-7f3a",
+                job="text",
+                host="mercer",
+                iterations=100,
+                batch_size=64,
+                parameters=1000,
+                config={"learning_rate": 0.1, "strategy": "sync"},
+            ),
+            protocol.RunFailed(
+                seq=5, time=1767225604.5, step=3, host="nas", cause="no", detail="a.py:3 in loss\n  1/0"
+            ),
+        ),
+    )
+)
+"""Lines of a run's history."""
+
+_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    10**400,
+    2**63,
+    1e308,
+    -1e-308,
+    "",
+    "three",
+    "\x1b[2J",
+    "\ud800",
+    "é" * 3000,
+    [],
+    {},
+    [[[[[]]]]],
+    {"": {"": {}}},
+    list(range(300)),
+)
+_PIECES = (
+    *("NaN", "-Infinity", "1e999", "9" * 5000),
+    *("\x00", "\x1b[31m", "\\ud800", "\\u009b", "é"),
+    *('"', "{", "}", ",", "[" * 2000),
+)
+
+
+def mutated(line: str, chance: random.Random) -> str:
+    """The line with up to four random changes of its bytes, values or structure."""
+    for _ in range(chance.randint(1, 4)):
+        line = chance.choice((_replace_value, _insert, _cut))(line, chance)
+    return line
+
+
+def _replace_value(line: str, chance: random.Random) -> str:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    places: list[tuple[Any, Any]] = []
+
+    def collect(found: Any) -> None:
+        if isinstance(found, dict | list):
+            keys = found.keys() if isinstance(found, dict) else range(len(found))
+            places.extend((found, key) for key in keys)
+            for key in keys:
+                collect(found[key])
+
+    collect(document)
+    if not places:
+        return line
+    within, key = chance.choice(places)
+    if isinstance(within, dict) and chance.random() < 0.2:
+        within[chance.choice(("\x1b[31m", "new", "time"))] = within.pop(key)
+    else:
+        within[key] = chance.choice(_VALUES)
+    try:
+        return json.dumps(document, ensure_ascii=chance.random() < 0.5, separators=(",", ":"))
+    except ValueError:
+        return line
+
+
+def _insert(line: str, chance: random.Random) -> str:
+    place = chance.randint(0, len(line))
+    return line[:place] + chance.choice(_PIECES) + line[place:]
+
+
+def _cut(line: str, chance: random.Random) -> str:
+    start = chance.randint(0, len(line))
+    return line[:start] + line[start + chance.randint(1, 30) :]

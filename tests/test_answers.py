@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -17,14 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import fuzzing
 from hetero_tui import answers
 from hetero_tui.errors import CommandFailed
 from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.protocol import ProtocolError
 from remote_agent.states import RayState, RunState
-from tests.garbage import GARBAGE, REFUSED, harmless
+from tests.garbage import EVENTS, FACTS, GARBAGE, REFUSED, harmless, mutated
 
 SPEC = protocol.NodeSpec(
     cluster="lab",
@@ -63,8 +63,8 @@ def parse(place: str, text: HostText) -> object:
 
 
 LINES = {
-    "facts": fuzzing.FACTS,
-    "event": fuzzing.EVENTS[0],
+    "facts": FACTS,
+    "event": EVENTS[0],
     "sample": protocol.encode(
         protocol.HostSample(
             time=1.0,
@@ -135,7 +135,7 @@ def _texts_in(found: Any) -> list[str]:
 )
 def test_a_fact_that_cannot_be_is_named(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
-        answers.facts(HostText(json.dumps(json.loads(fuzzing.FACTS) | changes)))
+        answers.facts(HostText(json.dumps(json.loads(FACTS) | changes)))
 
 
 def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> None:
@@ -145,7 +145,7 @@ def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> N
         "disk": {"path": "/x", "total_bytes": None, "free_bytes": None},
         "addresses": [{"interface": "", "address": "10.0.0.2", "prefix": None, "speed_mbps": None}],
     }
-    facts = answers.facts(HostText(json.dumps(json.loads(fuzzing.FACTS) | unread)))
+    facts = answers.facts(HostText(json.dumps(json.loads(FACTS) | unread)))
     assert facts.memory.total_bytes is None
     assert facts.addresses[0].network.num_addresses == 1
 
@@ -178,7 +178,7 @@ def test_values_of_the_right_type_that_cannot_be_are_refused(cls: type[Any], fou
 
 
 def test_the_line_for_scripts_is_the_hosts_own_unless_it_could_harm() -> None:
-    line = fuzzing.EVENTS[0]
+    line = EVENTS[0]
     assert answers.json_line(HostText(line)) is line
     changed = json.loads(line) | {"job": "\x1b[2Jtext", "new": "\x9b1m"}
     shown = answers.json_line(HostText(json.dumps(changed, ensure_ascii=False)))
@@ -188,20 +188,22 @@ def test_the_line_for_scripts_is_the_hosts_own_unless_it_could_harm() -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_a_mutated_document_gives_a_value_or_the_typed_error_at_once(seed: int) -> None:
-    parse, text = fuzzing.mutated(seed)
+    chance = random.Random(seed)
+    place = chance.choice(("facts", "event"))
+    text = HostText(mutated(LINES[place], chance))
 
     def seconds() -> float:
         began = time.thread_time()
         with suppress(ProtocolError):
-            parse(text)
+            parse(place, text)
         return time.thread_time() - began
 
-    # The benchmark holds each to 10 ms of a quiet computer. Other tests' garbage may be collected meanwhile.
+    # On a quiet computer each takes less than 10 ms. Other tests' garbage may be collected meanwhile.
     assert any(seconds() < 0.1 for _ in range(5))
 
 
 def test_only_the_detail_of_a_failure_has_lines_of_its_own() -> None:
-    failed = json.loads(fuzzing.EVENTS[-1]) | {"cause": "no\nmercer: ok", "detail": "a\nb"}
+    failed = json.loads(EVENTS[-1]) | {"cause": "no\nmercer: ok", "detail": "a\nb"}
     found = answers.event(HostText(json.dumps(failed)))
     assert isinstance(found, protocol.RunFailed)
     assert (found.cause, found.detail) == ("no mercer: ok", "a\nb")
@@ -308,9 +310,9 @@ def test_a_document_is_taken_up_to_its_bounds_and_no_further(what: str) -> None:
 
 
 def test_the_probes_answer_is_taken_up_to_its_longest() -> None:
-    assert answers.facts(HostText(fuzzing.FACTS.ljust(answers.MAX_FACTS)))
+    assert answers.facts(HostText(FACTS.ljust(answers.MAX_FACTS)))
     with pytest.raises(ProtocolError, match="longer than 256 KB"):
-        answers.facts(HostText(fuzzing.FACTS.ljust(answers.MAX_FACTS + 1)))
+        answers.facts(HostText(FACTS.ljust(answers.MAX_FACTS + 1)))
 
 
 def test_a_long_line_is_looked_at_as_a_suspicious_one_is() -> None:

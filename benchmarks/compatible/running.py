@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.compatible.case import BATCH, ENDED, EQUAL, ITSELF, REFUSED, SEED, Case
-from benchmarks.parity_jobs import MEASURED_WITH
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training import DistributedTrainer, TrainingError, TrainingResult
 from remote_agent.training.config import TrainingConfig
@@ -44,6 +43,9 @@ LIMITS: dict[tuple[int, bool], tuple[int, ...]] = {
 """(workers, one is killed): the most samples that each takes, which makes their slices unequal."""
 
 SMALL = 1e-4
+
+MEASURED_WITH = 6
+"""Times that the measurement changes the weights: to others than the first ones, and back."""
 
 KILL_AT = 4
 """The step in which a worker is killed."""

@@ -1,1 +1,1 @@
-"""What :mod:`benchmarks.faults` is made of: job, stage, the rows of the table, random schedules, ours and torchft."""
+"""Parts of :mod:`benchmarks.faults`: the job, the lab with our cluster, the faults, and stalls out of events."""

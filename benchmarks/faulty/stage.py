@@ -6,15 +6,14 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.faulty.devices import PACES, Devices
-from benchmarks.faulty.job import Layered, Paced
+from benchmarks.faulty.job import PACE_FILE, WORKER_FILE, Layered, Paced
 from benchmarks.lab import NAMES
 from remote_agent import protocol
 from remote_agent.training.checkpoint import checkpoint
@@ -30,7 +29,9 @@ FILE = Path(__file__).with_name("job.py")
 CLUSTER = "lab"
 
 RATE_MBIT = 1000.0
-DISK_MB = 2048
+
+PACES = (0.004, 0.006, 0.009, 0.006, 0.012)
+"""Seconds a sample on each host's device, by a sleep."""
 
 BATCH = 60
 ENDLESS = 1_000_000
@@ -65,7 +66,7 @@ class Verdict:
     Attributes:
         steps: that it made.
         error: largest over all tensors of ``norm(ours - plain) / norm(plain)``; None: the strategy is not exact.
-        wrong: samples that were left out or counted twice, and losses that are no numbers, in words.
+        wrong: mistakes in words: samples left out or counted twice, missing events, a loss that is not a number.
     """
 
     steps: int
@@ -79,20 +80,10 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """For a table."""
-        weights = "" if self.error is None else f", weights {self.error_words}"
-        counted = "every sample counted once" if not self.wrong else self.samples_words
+        """One line for a table."""
+        weights = "" if self.error is None else f", weights {self.error:.1e}"
+        counted = "; ".join(self.wrong[:3]) or "every sample counted once"
         return f"{self.steps} steps{weights}, {counted}{'' if self.is_good else '  <-- NOT EXACT'}"
-
-    @property
-    def samples_words(self) -> str:
-        """What became of the samples."""
-        return "; ".join(self.wrong[:3]) or "none"
-
-    @property
-    def error_words(self) -> str:
-        """How far the weights are from a plain loop's."""
-        return "-" if self.error is None else f"{self.error:.1e}"
 
 
 class Stage:
@@ -100,15 +91,14 @@ class Stage:
 
     Attributes:
         lab: the hosts.
-        devices: what they train on.
         product: ours, on the laptop.
     """
 
-    def __init__(self, lab: Lab, paces: tuple[float, ...] = PACES) -> None:
+    def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.devices = Devices(lab, paces)
-        named = {host.name: {"address": host.name} for host in lab.hosts}  # so that an address may change
-        self.product = HeteroTui(lab.laptop, lab.inventory(named, cluster=CLUSTER))
+        for host, pace in zip(lab.hosts, PACES, strict=False):
+            (host.home / PACE_FILE).write_text(str(pace))
+        self.product = HeteroTui(lab.laptop, lab.inventory(cluster=CLUSTER))
 
     def up(self) -> None:
         """Bring the cluster up, or the hosts back that are missing.
@@ -171,8 +161,8 @@ class Stage:
     def _seen(self, host: str, path: str) -> Path:
         return self.lab.host(host).home / Path(path).relative_to(login().pw_dir)
 
-    def kill_coordinator(self, host: Host, *, with_overseer: bool = False) -> float:
-        """SIGKILL for the process that coordinates the run, on its head; returns seconds since the epoch.
+    def signal_coordinator(self, host: Host, number: signal.Signals) -> float:
+        """Send a signal to the process that coordinates the run, on its head; return seconds since the epoch.
 
         Raises:
             ValueError: there is none at the moment.
@@ -181,9 +171,23 @@ class Stage:
         if len(found) < 2:
             raise ValueError("no coordinator is there")
         now = time.time()
-        for pid in found if with_overseer else found[-1:]:
-            host.signal(pid, signal.SIGKILL)
+        host.signal(found[-1], number)
         return now
+
+    def kill_worker(self, host: Host) -> float:
+        """Kill the process that trains there; return seconds since the epoch."""
+        pid = int((host.home / WORKER_FILE).read_text())
+        now = time.time()
+        host.signal(pid, signal.SIGKILL)
+        return now
+
+    def set_speed(self, host: Host, factor: float) -> float:
+        """Let the host's device take ``1 / factor`` times its usual time; return seconds since the epoch."""
+        pace = PACES[self.lab.hosts.index(host)]
+        fresh = host.home / f"{PACE_FILE}.new"
+        fresh.write_text(str(pace / factor))
+        fresh.replace(host.home / PACE_FILE)
+        return time.time()
 
     def bring_back(self) -> None:
         """Switch hosts on that have no power, and have them in the cluster."""
@@ -200,13 +204,10 @@ class Stage:
 
 
 @contextlib.contextmanager
-def opened(hosts: int, paces: tuple[float, ...] = PACES, *, disks: bool = False) -> Iterator[Stage]:
-    """A lab of so many hosts with the cluster up; taken down at the end, whatever happened.
-
-    With ``disks`` each home folder is on a disk of its own.
-    """
-    with lab_of(hosts, disks=disks) as lab:
-        stage = Stage(lab, paces)
+def opened(hosts: int) -> Iterator[Stage]:
+    """A lab of so many hosts with the cluster up; taken down at the end, whatever happened."""
+    with Lab([HostSpec(name=name, cpus=1) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT) as lab:
+        stage = Stage(lab)
         try:
             stage.up()
             yield stage
@@ -216,15 +217,9 @@ def opened(hosts: int, paces: tuple[float, ...] = PACES, *, disks: bool = False)
         stage.down()
 
 
-def lab_of(hosts: int, *, disks: bool = False) -> Lab:
-    """So many hosts on links of :data:`RATE_MBIT`; a context manager."""
-    disk_mb = DISK_MB if disks else None
-    return Lab([HostSpec(name=name, cpus=1, disk_mb=disk_mb) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT)
-
-
-def simulated(hosts: Sequence[float] = PACES) -> list[str]:
-    """What is simulated, in lines for a table."""
-    paces = ", ".join(f"{1e3 * pace:g}" for pace in hosts)
+def simulated(hosts: int) -> list[str]:
+    """Lines above the table that tell what is simulated."""
+    paces = ", ".join(f"{1e3 * pace:g}" for pace in PACES[:hosts])
     return [
         f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}; hosts are name spaces on one computer, with OpenSSH.",
         f"Simulated: device speeds by a sleep ({paces} ms a sample); a slow device is a longer sleep.",
@@ -243,7 +238,7 @@ def job_of(strategy: str) -> type[Paced]:
 
 
 def plain_weights(steps: int, job: Paced) -> dict[str, torch.Tensor]:
-    """The job in one process, on the same batches: what an undisturbed run gives (``benchmarks.parity``)."""
+    """The job in one process, on the same batches: what an undisturbed run gives."""
     model = create_model(job, Paced.config.seed)
     optimizer = job.create_optimizer(model, Paced.config)
     x, y = job.create_data().tensors

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.faulty import figures
 from benchmarks.faulty.stage import STARTED_S, Stage
@@ -83,7 +82,7 @@ def worker_killed(stage: Stage, follower: Following, number: int) -> Blow:
     """Each host's in its turn, the head's too."""
     host = stage.lab.hosts[number % len(stage.lab.hosts)]
     seen = len(follower.events)
-    begin = stage.devices.kill_worker(host)
+    begin = stage.kill_worker(host)
     _lost(follower, host, seen)
     back = _back(follower, host, seen)
     return Blow(begin=begin, end=well(follower), values={"back": back - begin})
@@ -126,7 +125,7 @@ def device_slow(stage: Stage, follower: Following, number: int) -> Blow:
     hosts = _able_to_do_less(stage, follower)
     host = hosts[number % len(hosts)]
     seen = len(follower.events)
-    begin = stage.devices.set_speed(host, SLOW_FACTOR)
+    begin = stage.set_speed(host, SLOW_FACTOR)
     first = follower.step + 1
     try:
         slow = follower.until(
@@ -136,7 +135,7 @@ def device_slow(stage: Stage, follower: Following, number: int) -> Blow:
         follower.until_step(follower.step + SETTLE_STEPS, RECOVERED_S, after=len(follower.events))
     finally:
         seen = len(follower.events)
-        stage.devices.set_speed(host, 1.0)
+        stage.set_speed(host, 1.0)
     if not is_cut:  # a device without layers is not seen to be fast again
         follower.until(protocol.Rebalanced, RECOVERED_S, after=seen)
     steps = {"named": float(slow.step - first + 1), "shares": float(shares.step - first + 1)}
@@ -163,46 +162,20 @@ def head_lost(stage: Stage, follower: Following, number: int) -> Blow:
     return Blow(begin=begin, end=well(follower))
 
 
-def gcs_killed(stage: Stage, follower: Following, number: int) -> Blow:
-    """Ray's control store on the head, whose machine lives, with a laptop attached."""
-    follower.until(protocol.CheckpointSaved, RECOVERED_S, having=lambda one: len(one.hosts) > 1)
-    seen, begin = len(follower.events), time.time()
-    head = stage.lab.host(follower.head)
-    for process in head.processes():
-        if Path(process.argv[0]).name == "gcs_server":
-            head.signal(process.pid, signal.SIGKILL)
-    follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-    return Blow(begin=begin, end=well(follower))
-
-
-def shard_cut(stage: Stage, follower: Following, number: int) -> Blow:
-    """The cable of a host with a shard and a worker, for :data:`CUT_S`."""
-    follower.until_step(COPIED_STEPS + SETTLE_STEPS, RECOVERED_S)
-    host = _victim(stage, follower, number)
-    seen, begin = len(follower.events), time.time()
-    host.cut()
-    try:
-        follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
-        time.sleep(max(0.0, begin + CUT_S - time.time()))  # the fault's own length
-    finally:
-        host.mend()
-    return Blow(begin=begin, end=well(follower))
-
-
 def coordinator_killed(stage: Stage, follower: Following, number: int) -> Blow:
-    """The process that coordinates the run; its overseer has another one."""
-    return _coordinator_killed(stage, follower)
+    """SIGKILL for the process that coordinates the run; its overseer has another one."""
+    return _coordinator_struck(stage, follower, signal.SIGKILL)
 
 
-def overseer_killed(stage: Stage, follower: Following, number: int) -> Blow:
-    """The process that coordinates the run and its overseer, with a laptop attached."""
-    return _coordinator_killed(stage, follower, with_overseer=True)
+def coordinator_stopped(stage: Stage, follower: Following, number: int) -> Blow:
+    """SIGSTOP for the process that coordinates the run; its overseer has another one."""
+    return _coordinator_struck(stage, follower, signal.SIGSTOP)
 
 
-def _coordinator_killed(stage: Stage, follower: Following, *, with_overseer: bool = False) -> Blow:
+def _coordinator_struck(stage: Stage, follower: Following, how: signal.Signals) -> Blow:
     follower.until(protocol.CheckpointSaved, RECOVERED_S)
     seen = len(follower.events)
-    begin = stage.kill_coordinator(stage.lab.host(follower.head), with_overseer=with_overseer)
+    begin = stage.signal_coordinator(stage.lab.host(follower.head), how)
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
     return Blow(begin=begin, end=well(follower))
 
@@ -229,24 +202,6 @@ def laptop_killed(stage: Stage, follower: Following, number: int) -> Blow:
     except BaseException:
         other.kill()
         raise
-
-
-def two_at_once(stage: Stage, follower: Following, number: int) -> Blow:
-    """A worker is killed, and another host's cable is pulled."""
-    cut = _victim(stage, follower, number)
-    killed = next(host for host in stage.lab.hosts if host is not cut)
-    seen, begin = len(follower.events), time.time()
-    cut.cut()
-    try:
-        stage.devices.kill_worker(killed)
-        _lost(follower, killed, seen)
-        _lost(follower, cut, seen)
-        back = _back(follower, killed, seen)
-    finally:
-        after, mended = len(follower.events), time.time()
-        cut.mend()
-    all_back = max(back, _back(follower, cut, after))
-    return Blow(begin=begin, end=well(follower), values={"back": all_back - mended})
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:

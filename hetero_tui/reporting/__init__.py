@@ -1,1 +1,1 @@
-"""A run beyond the terminal: its figures as a table, as a page with plots, and as metrics for a monitor."""
+"""Figures of a run for other programs: a table, a page with plots, and metrics for a monitor."""

@@ -1,4 +1,4 @@
-"""The terminal app: it renders :class:`~hetero_tui.state.State`, and a session carries out what its keys ask for.
+"""The terminal app: it renders :class:`~hetero_tui.state.State`, and a session carries out the commands of its keys.
 
 Pure modules (``format``, ``palette``, ``look``, ``columns``, ``cells``, ``arrangement``, ``keys``, ``guards``,
 ``details``, ``sentences`` and the room ``draw``) decide what is shown and know nothing of Textual; ``app``, ``widgets``

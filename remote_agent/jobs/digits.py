@@ -2,7 +2,7 @@
 
 Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (UCI, 1998). A fixed shuffle is cut into five folds.
 The default settings were chosen by their accuracy on the first one. The job is tested on the second, by whose images
-they were never measured, and trained on the other four. ``benchmarks.digits_folds`` has the accuracy over all folds.
+they were never measured, and trained on the other four.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.bad_inventories import mutated, wrong_with
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
 from hetero_tui.inventory.editing import without_host
@@ -204,12 +203,6 @@ def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
         change_host(path, "c", {"address": "z"})
     with pytest.raises(InventoryError, match=r"hosts\.b\.cpus"):
         change_host(path, "b", {"address": "z", "cpus": "two"})
-
-
-@pytest.mark.parametrize("seed", range(0, 120, 10))
-def test_mutated_inventories_are_read_and_edited_or_each_mistake_has_its_line(tmp_path, seed):
-    for one in range(seed, seed + 10):
-        assert wrong_with(mutated(one), tmp_path) == "", one
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What is said of hosts that are unusual, a kind a host: its status, and the words that tell what to do.
 
-A probe meets dozens of them at once. ``python -m benchmarks.unusual_hosts`` writes ``docs/troubleshooting.md``'s table.
+A probe meets dozens of them at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from hetero_tui import deadlines
 from tests.lab.conftest import skip
 from tests.lab.lab import NOBODY, Lab
 from tests.lab.machines import HostSpec
-from tests.lab.mounts import REPOSITORY
 from tests.lab.network import INTERFACE
 from tests.lab.product import HeteroTui
 
@@ -566,8 +565,3 @@ def test_a_clock_that_is_off_is_told(said: dict[str, Any]) -> None:
 
 def test_the_probe_of_all_takes_no_longer_than_that_of_the_slowest(said: dict[str, Any]) -> None:
     assert said["seconds"] < deadlines.PROBE + 20  # a second for one; here dozens run at once on two cores
-
-
-def test_the_documentation_has_a_row_for_each(said: dict[str, Any]) -> None:
-    page = (REPOSITORY / "docs/troubleshooting.md").read_text()
-    assert [kind.what for kind in KINDS.values() if f"| {kind.what} |" not in page] == []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import fuzzing
 from hetero_tui import answers, events
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.fleet import agent, telemetry
@@ -16,7 +15,7 @@ from hetero_tui.inventory import Host
 from hetero_tui.runs.follow import follow
 from hetero_tui.transport.local import LocalTransport
 from remote_agent import protocol
-from tests.garbage import GARBAGE, harmless
+from tests.garbage import EVENTS, GARBAGE, harmless
 from tests.test_answers import LINES
 
 LAST = protocol.encode(
@@ -40,7 +39,7 @@ def transport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalTransport
 async def test_a_run_is_followed_past_garbage_or_ended_with_a_typed_error(
     transport: LocalTransport, tmp_path: Path, kind: str
 ) -> None:
-    (tmp_path / "said").write_bytes(b"\n".join((GARBAGE[kind](fuzzing.EVENTS[0]), LAST.encode(), b"")))
+    (tmp_path / "said").write_bytes(b"\n".join((GARBAGE[kind](EVENTS[0]), LAST.encode(), b"")))
     shown = []
     async with asyncio.timeout(30):
         with suppress(HeteroTuiError):

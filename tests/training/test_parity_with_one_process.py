@@ -1,7 +1,7 @@
 """A model that no server can hold: a worker falls silent in a step, and the weights are those of a plain loop.
 
-Undisturbed runs: ``worker/device/test_device_options_in_runs``. More models, optimizers, ways and numbers of workers,
-and killed ones: ``test_parity_matrix``. Faults where gradients are streamed: ``coordinator/recovery/``.
+Undisturbed runs: ``worker/device/test_device_options_in_runs``, ``test_compatibility``. Faults where gradients are
+streamed: ``coordinator/recovery/``.
 """
 
 from __future__ import annotations

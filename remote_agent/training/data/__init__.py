@@ -1,1 +1,1 @@
-"""Samples: what the user gives, in which order they are used, how they reach the workers, and which ones counted."""
+"""Samples: the user's data, their order, their way to the workers, and the record of those that counted."""

@@ -1,4 +1,4 @@
-"""Several shards in a run: where they are put. That the weights are exact all the same: ``test_parity_matrix``."""
+"""Several shards in a run: where they are put."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ own. Otherwise small tensors take pieces of the room that large ones left, and a
 
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 18), "MALLOC_ARENA_MAX": "1"}
 """A server computes little and holds much: what it freed goes back to the system, so that nothing of the weights' size
-lies about in pieces (``benchmarks.memory``: the parameters' bytes less)."""
+lies about in pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from tests.training.coordinator.recovery.test_faults import (
 
 pytestmark = pytest.mark.ray
 
-# Through shared memory: killed ones in test_parity_matrix, who reads nothing or leaves in wire/test_shared_memory.
+# Through shared memory, who reads nothing or leaves: wire/test_shared_memory.
 # The other strategies wait for their workers with the same driver: tests/simulation.
 SETTINGS: dict[str, dict[str, Any]] = {kind: test_faults.SETTINGS[kind] for kind in ("sync", "allreduce")}
 

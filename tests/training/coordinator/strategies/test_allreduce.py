@@ -124,7 +124,6 @@ def job_source(optimizer: str, faults: tuple[Fault, ...] = (), middle: str = "nn
 
 @pytest.mark.ray
 def test_weights_equal_those_of_a_plain_loop(launch: Any, tmp_path: Path) -> None:
-    """Other optimizers, clipped and with a schedule: ``test_parity_matrix``."""
     source = job_source("adafactor")
     limits = {"a": 17, "b": 9, "c": 4}
     run = started(launch, source, "abc", limits=limits)

@@ -1,1 +1,0 @@
-"""Mistakes that users make, each as they would make it."""
