@@ -62,8 +62,18 @@ async def settle(app: HeteroApp, pilot: Any, *keys: str) -> None:
     if keys:
         await pilot.press(*keys)
     await app.workers.wait_for_complete()
-    app.redraw()
-    await pilot.pause()
+    painted = None
+    while painted != (painted := seen(app)):
+        app.redraw()
+        await pilot.pause()
+
+
+async def resize(app: HeteroApp, pilot: Any, width: int, height: int) -> None:
+    """Give the terminal another size, and wait until all is drawn for it."""
+    await pilot.resize_terminal(width, height)
+    while app.screen.size != (width, height):
+        await pilot.pause()
+    await settle(app, pilot)
 
 
 def type_ahead(app: HeteroApp, *keys: str) -> None:

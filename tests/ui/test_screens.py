@@ -25,7 +25,7 @@ from hetero_tui.machines import Machines
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import VIEWS
 from hetero_tui.ui.widgets.lines import Lines
-from tests.ui.looking import seen, settle
+from tests.ui.looking import resize, seen, settle
 
 REWRITES = bool(os.environ.get("REWRITE_SCREENS"))
 TEXTS, PICTURES = Path(__file__).parent / "screens", Path(__file__).parent / "pictures"
@@ -115,7 +115,7 @@ async def test_views_are_as_accepted_and_nothing_is_cut_or_overlaps(scenario: st
         known = words(" ".join(screens.values()))
         wrong = {}
         for width, height in OTHER_SIZES:
-            await pilot.resize_terminal(width, height)
+            await resize(app, pilot, width, height)
             async for view in views(app, pilot, scenario):
                 if width > SIZE[0]:
                     known |= words(seen(app))
@@ -132,12 +132,11 @@ async def test_dialogs_are_as_accepted_and_nothing_is_cut_or_overlaps(scenario, 
         for name, (of, *keys) in DIALOGS.items():
             if of != scenario:
                 continue
-            await pilot.resize_terminal(*SIZE)
+            await resize(app, pilot, *SIZE)
             await settle(app, pilot, *keys)
             screens[name] = text_of_dialog(app)
             for width, height in OTHER_SIZES[:2]:
-                await pilot.resize_terminal(width, height)
-                await settle(app, pilot)
+                await resize(app, pilot, width, height)
                 wrong[f"{name} {width}x{height}"] = [*mistakes(app)]
             await pilot.press("escape", "escape")
         assert [f"{place}: {mistake}" for place, found in wrong.items() for mistake in found] == []
