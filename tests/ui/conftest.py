@@ -17,8 +17,8 @@ from tests.ui import scenarios
 
 @pytest.fixture(scope="session", autouse=True)
 def short_looks() -> None:
-    """A pilot looks four times as often whether an app is idle: most of a test's time was such waits."""
-    _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 0.005, 0.005 / 20
+    """A pilot looks twice as often whether an app is idle, and still not before its next frame (1/120 s)."""
+    _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 0.01, 0.01 / 20
 
 
 @pytest.fixture(scope="session", name="scenarios")
