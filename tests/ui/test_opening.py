@@ -77,7 +77,8 @@ async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_d
 
     app = HeteroApp(opener, changes=changes, inventory_path="/lab/inventory.yaml", now=lambda: scenarios.NOW)
     async with app.run_test(size=(60, 15)) as pilot:
-        await pilot.pause()
+        while "there is no such file" not in pane_text(app):
+            await pilot.pause()
         assert "there is no such file" in pane_text(app)
         assert "d  shows it all on this computer" in seen(app), "on a small terminal, too"
         for words in ("", "hots: did you mean hosts?"):

@@ -197,7 +197,7 @@ async def test_a_fault_is_whole_in_its_row_or_below_the_table(scenarios, open_ap
         done = "12 samples went to mercer, crosby"
         faults = tuple(replace(fault, done=done) for fault in state.run.faults)
         show(app, replace(state, run=replace(state.run, faults=faults)))
-        await resize(app, pilot, 120, 40)
+        await resize(app, pilot, 140, 40)
         assert any(done in row for row in rows_of(app))
         state = scenarios.training()
         for seq in range(1, 6):
