@@ -16,10 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from benchmarks.kills import NAMES, kills
 from remote_agent import deadlines
 from remote_agent.host import layout
-from tests.lab.conftest import needs_wireguard
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
@@ -28,13 +26,14 @@ from tests.wheels import thin_wheels
 pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(300, method="signal")]
 
 T = TypeVar("T")
+NAMES = ("mercer", "crosby")
 SEEN_WITHIN = 90.0
 """Seconds for a command to get as far as a test waits for."""
 
 
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
-    with Lab([HostSpec(name=name, cpus=1) for name in ("mercer", "crosby")], rate_mbit=1000) as lab:
+    with Lab([HostSpec(name=name, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
         yield lab
 
 
@@ -152,18 +151,3 @@ def assert_nothing_left(lab: Lab, document: dict[str, object]) -> None:
         assert host.listening_ports() == frozenset()
         assert not [path for path in host.home.glob(".hetero-tui/lab/*") if path.name not in ("agent", "runs")]
     assert not list(lab.laptop.home.glob(".local/state/hetero-tui/*"))
-
-
-@pytest.mark.timeout(1200, method="signal")
-@pytest.mark.parametrize(("network", "count"), [("direct", 10), ("wireguard", 6)])
-def test_after_kills_at_random_moments_the_next_command_completes_and_nothing_is_left(
-    possible: None, network: str, count: int
-) -> None:
-    """Of ``bootstrap``, ``up`` and ``down --purge``; ``python -m benchmarks.kills`` does more of them."""
-    if network == "wireguard":
-        needs_wireguard()
-    seed = time.time_ns()
-    print(f"seed {seed}")
-    with Lab([HostSpec(name=name, cpus=1) for name in NAMES], rate_mbit=1000) as fresh:
-        wrong = [kill for kill in kills(fresh, count, seed, network) if kill.mistakes]
-    assert wrong == []
