@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from benchmarks import scaling, solo
 from benchmarks.lab import Outcome
 from benchmarks.ours import OurWay
 from benchmarks.scaling_rows import Setting, allowed, row_of
@@ -69,21 +66,6 @@ def test_a_row_is_compared_with_the_mean_of_before_and_after_and_tells_how_far_t
     assert (row.bytes_all_hosts, row.bytes_busiest_host) == pytest.approx((4.0, 2.0))
 
 
-def test_what_is_measured_after_a_row_is_what_comes_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = [with_optimizer(seconds) for seconds in (0.1, 0.2, 0.4)]
-    coming = iter(looks)
-    monkeypatch.setattr(solo, "measure", lambda *_: next(coming))
-    here: Any = SimpleNamespace()
-    table = scaling.Table(here, here, SETTING, 1.0)
-    table.add(dataclasses.replace(OUTCOME, name=scaling.WHOLE))
-    table.add(OUTCOME, OurWay("sync", {}))
-    first, second = table.rows
-    assert first.solo_sum == Beside(looks[0], looks[1]).total(REFERENCE)
-    assert second.solo_sum == Beside(looks[1], looks[2]).total(REFERENCE)
-    assert first.of_ceiling is None
-    assert second.of_ceiling == second.efficiency / first.efficiency
-
-
 def test_parts_that_fit_the_speeds_leave_the_whole_sum_where_a_slice_costs_nothing_beside_its_samples() -> None:
     even = Solo((1.0, 0.5, 0.5), 24, (Alone(2.0, 0.0),) * 3)
     assert allowed(OurWay("sync", {}), even, REFERENCE) == pytest.approx(1.0)
@@ -96,15 +78,3 @@ def test_what_a_slice_costs_beside_its_samples_takes_less_of_the_sum_the_larger_
     large = Solo(SPEEDS, 96, (Alone(7.5, 0.07),) * 3)
     assert 0.9 < allowed(way, small, reference) < 0.97
     assert allowed(way, small, reference) + 0.02 < allowed(way, large, reference) < 1
-
-
-def test_local_steps_with_the_whole_batch_are_what_a_host_does_alone() -> None:
-    reference, alone = DeviceProfile(13.0, 0.037), Solo(SPEEDS, 24, (Alone(1.9, 0.07),) * 3)
-    assert allowed(OurWay("local_sgd", {"local_batch": "24"}), alone, reference) == pytest.approx(1.0)
-    thirds = allowed(OurWay("local_sgd", {}), alone, reference)
-    assert thirds == allowed(OurWay("local_sgd", {"local_batch": "8"}), alone, reference)
-
-
-def test_a_host_that_is_too_slow_for_a_part_is_missing_in_what_the_cut_allows() -> None:
-    crowd = Solo((1.0, 0.01), 2, (Alone(0.2, 0.0),) * 2)
-    assert allowed(OurWay("sync", {}), crowd, REFERENCE) == pytest.approx(1 / 1.01)

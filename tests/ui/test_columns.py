@@ -59,14 +59,6 @@ def line(state, name: str, now: float, width: int = 194) -> str:
     return cells.host_line(state.host(name), state.run, chosen, now, DARK, KEYS.__getitem__).plain
 
 
-def test_a_link_is_from_host_to_head_and_not_from_this_computer(scenarios) -> None:
-    state = scenarios.training()
-    assert "941 Mb/s" in line(state, "mercer", scenarios.NOW)
-    assert "0.4 ms" not in line(state, "mercer", scenarios.NOW), "which is the head itself"
-    pairs = dict(host_details(state.host("crosby"), state.run, scenarios.NOW))
-    assert pairs["round trip"] == "0.5 ms to the head, 0.5 ms to this computer"
-
-
 def test_after_a_teardown_no_cell_says_what_a_sample_from_before_said(scenarios) -> None:
     state, now = scenarios.training(), scenarios.NOW
     crosby = state.host("crosby")
@@ -102,13 +94,6 @@ def test_a_simulated_machine_always_says_so(scenarios) -> None:
     state = scenarios.training()
     host = dataclasses.replace(state.host("mercer"), facts=facts)
     assert cells.device_words(host) == ("simulated ×0.5 TITAN X", "CUDA")
-
-
-def test_a_paused_host_says_when_it_is_tried_again(scenarios) -> None:
-    host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
-    assert cells.state_words(host, scenarios.NOW, 200, KEYS.__getitem__) == "paused, next try in 8 s (b: now)"
-    assert cells.state_words(host, scenarios.NOW, 200) == "paused, next try in 8 s", "where no key brings it back"
-    assert cells.state_words(host, scenarios.NOW + 9, 200, KEYS.__getitem__) == "paused (b)"
 
 
 CHOICES = """

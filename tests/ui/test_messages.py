@@ -24,7 +24,7 @@ from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
 from hetero_tui.ui.draw.step_time import recent_times, step_time_lines
 from hetero_tui.ui.palette import DARK
-from hetero_tui.ui.screens.teardown import outcome, question_lines, report_lines
+from hetero_tui.ui.screens.teardown import outcome, question_lines
 from hetero_tui.ui.sentences import evaluation_words, farewell, idle_lines, log_lines, outcome_line
 from hetero_tui.ui.views import faults, logs, plan
 from remote_agent import protocol
@@ -163,14 +163,7 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
     # What a user is told on leaving.
     "leaving, a run": (lambda: farewell(TRAINING, ""), ("text-7f3 goes on without this screen", "attach text-7f3"), ()),
     "leaving, a cluster": (lambda: farewell(scenarios.finished(), ""), ("stays up", "hetero-tui down"), ()),
-    "leaving, nothing": (lambda: farewell(scenarios.probed(), "probing") or "nothing", ("nothing",), ()),
     "leaving, unseen run": (lambda: farewell(away(TRAINING), ""), ("is not known",), ()),
-    "leaving, unseen cluster": (lambda: farewell(away(scenarios.finished()), ""), ("is not known",), ()),
-    "leaving in mid-way": (
-        lambda: farewell(TRAINING, "stopping"),
-        ("Interrupted while stopping: `hetero-tui down` finishes it",),
-        (),
-    ),
     # What there is to do.
     "nothing looked at": (
         lambda: text(idle_lines(view_of(scenarios.fresh()), 100, 3)[:1]), ("looking at 4 machines …",), ("ready",)
@@ -189,37 +182,24 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
     "train beside a sweep": (
         lambda: train_form.foot(scenarios.sweeping(UP), "digits", {}), ("hosts ready, in use by sweep-12ab",), ()
     ),
-    "no run": (lambda: view_of(UP).no_run, ("No run is going on. Press t to train.",), ()),
     "no run ever": (lambda: view_of(apply(UP, ev.RunsListed(runs=()))).no_run, ("No run yet. Press t to train.",), ()),
     "a run to come": (lambda: view_of(UP, awaits_run=True).no_run, ("A run is about to start.",), ("train",)),
     "a sweep": (lambda: view_of(scenarios.sweeping(UP)).no_run, ("sweep-12ab is running on these machines",), ()),
     # How far a start is.
-    "start": (lambda: workers_phase(0.0), ("first step in about 6 s",), ()),
     "start, a second later": (lambda: workers_phase(1.0), ("first step in about 5 s",), ()),
     "start, late": (lambda: workers_phase(5.0), ("longer than usual; then about 3 s to the first step",), ()),
-    "start, very late": (lambda: workers_phase(60.0), ("longer than usual; then about 3 s to the first step",), ()),
     "first step": (lambda: first_step(0.0), ("first step in about 40 s",), ()),
-    "first step, later": (lambda: first_step(30.0), ("first step in about 10 s",), ()),
     "first step, late": (lambda: first_step(60.0), ("longer than usual",), ("about",)),
     "catching up": (lambda: catching_up_words(RUN, Behind(seq=9000, step=3000)), ("step 1,204 of 3,000",), ()),
-    "catching up, no step": (
-        lambda: catching_up_words(RunView(run="text-1", job="text"), Behind(seq=3, step=0)), ("catching up",), ("step",)
-    ),
     # How a run ended, and how good it is.
     "failed before its first step": (
         lambda: call_for(*failed_before_its_first_step())[1],
         ("text-7f3 failed before its first step: no memory",),
         (),
     ),
-    "failed before its first step, log": (
-        lambda: failed_before_its_first_step()[1].log[-1].text, ("failed on mercer before its first step",), ()
-    ),
     "failed": (lambda: call_for(*failed_in_mid_run())[1], ("after step 1,204: ",), ()),
-    "failed, log": (lambda: failed_in_mid_run()[1].log[-1].text, ("failed on mercer after step 1,204: ",), ()),
     "sweep": (sweep_ended, ("sweep-1 finished", "best loss 0.2500", "in 1 min"), ("20",)),
-    "no evaluation": (lambda: evaluation_words(RUN) or "nothing", ("nothing",), ()),
     "evaluation": (lambda: evaluation_words(evaluated(1200)), ("val loss 0.25, accuracy 93.1%", "the best"), ()),
-    "evaluation, not the best": (lambda: evaluation_words(evaluated(1000)), ("at step 1,200, best at 1,000",), ()),
     "a part below 1 %": (tiny_parts, ("push <1%", "pull 0%"), ()),
     "plan": (lambda: plan.title_of(RUN, RUN.plan, 200), ("a step predicted 250 ms, measured ",), ()),
     "plan, corrected": (
@@ -231,18 +211,12 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
     "faults, restarting": (
         lambda: foot_of_faults(with_host(FAULTY, "nas", state=HostState.RESTARTING)), (" · 1 host restarting",), ()
     ),
-    "faults, returning": (
-        lambda: foot_of_faults(with_host(FAULTY, "nas", state=HostState.RETURNING)), (" · 1 host coming back",), ()
-    ),
     "faults, recovering": (lambda: foot_of_faults(recovering()), ("the run is recovering",), ("paused",)),
     "faults, no stall": (lambda: foot_of_faults(without_stalls(FAULTY)), (" faults · no stall",), ()),
     "faults, to the end": (
         lambda: foot_of_faults(failed_with_the_last_worker()),
         ("3 faults · 0.9 s stalled (0.3%), then to the end",),
         (),
-    ),
-    "faults, only to the end": (
-        lambda: foot_of_faults(without_stalls(failed_with_the_last_worker())), ("3 faults · stalled to the end",), ()
     ),
     "faults, finished": (
         lambda: foot_of_faults(with_run(failed_with_the_last_worker(), state=RunState.FINISHED)),
@@ -251,11 +225,6 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
     ),
     # A host, and the log.
     "hint, log": (lambda: hinted().log[-1].text, ("nas is unfit: Ray is missing -> pip install '.[node]'",), ()),
-    "hint, details": (
-        lambda: text(details_lines(hinted().host("nas"), None, scenarios.NOW, 60, DARK)),
-        ("-> pip install '.[node]'",),
-        (),
-    ),
     "full speed": (lambda: simulated(1.0), ("as fast as this computer",), ("slowed",)),
     "half speed": (lambda: simulated(0.5), ("×0.5 of this computer", "slowed"), ()),
     "came again": (lambda: text(log_lines(CAME_AGAIN, None, 100, DARK)), ("its speed (came 3 times)",), ()),
@@ -267,18 +236,12 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
     "our warnings": (lambda: decided("WARNING remote_agent.runs: slow"), ("WARNING slow",), ("remote_agent",)),
     "a user's own logging": (lambda: decided("INFO mine: as it is"), ("INFO mine: as it is",), ()),
     # A teardown.
-    "teardown": (lambda: text(question_lines(PREVIEW, 70, DARK)), ("environment",), ()),
     "teardown, demo": (
         lambda: text(question_lines(PREVIEW, 90, DARK, demo=True)), ("until the demo ends",), ("environment",)
     ),
-    "teardown in mid-way": (lambda: text(question_lines(PREVIEW, 70, DARK, "starting")), ("starting, which ends",), ()),
     "torn down, unseen": (
         lambda: outcome(UNSEEN), ("nothing is left; not looked at, as there was no answer: nas, studio.",), ()
     ),
-    "torn down, unseen, report": (
-        lambda: text(report_lines(UNSEEN, 90, DARK)), ("nas, studio: no answer",), ("every machine",)
-    ),
-    "torn down, something left": (lambda: outcome(scenarios.left_behind()), ("1 thing is left",), ()),
     "torn down, kept": (
         lambda: outcome(kept("agent", "runs", "profiles")), ("nothing runs; kept: agent, runs, measurements.",), ()
     ),
@@ -290,7 +253,6 @@ MESSAGES: dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]]] 
         ("`hetero-tui down --purge` removes all but the runs", f"{REMOVAL} its runs"),
         (),
     ),
-    "kept: a folder": (lambda: text(kept("mine").kept_words), (f"{REMOVAL} the rest",), ("purge",)),
 }  # fmt: skip
 """What produces it, what is in it, and what is not."""
 
