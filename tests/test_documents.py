@@ -111,48 +111,6 @@ def test_the_inventory_in_readme_is_a_good_one(tmp_path: Path) -> None:
     assert [host.name for host in load(path).hosts] == ["mercer", "crosby", "studio", "nas", "laptop"]
 
 
-MAPS = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md")
-SOURCES = {
-    f"/{path.relative_to(ROOT)}": path.read_text(encoding="utf-8")
-    for folder in ("hetero_tui", "remote_agent", "tests", "benchmarks", "examples")
-    for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".tcss"}
-}
-
-
-def test_the_files_that_the_maps_name_are_there() -> None:
-    named = {name for path in MAPS for name in re.findall(r"`([\w./]+\.(?:py|tcss)|[\w/]+/)`", path.read_text("utf-8"))}
-    assert len(named) > 40
-    found = {name for name in named if any(f"/{name}" in f"{file}/" for file in SOURCES)}
-    assert named - found == set()
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_no_name_of_a_file_in_the_documents_fits_several_files(path: Path) -> None:
-    named = sorted(set(re.findall(r"`([\w./]+\.(?:py|tcss))`", path.read_text("utf-8"))))
-    fitting = {name: [file for file in SOURCES if file.endswith(f"/{name}")] for name in named}
-    assert {name: files for name, files in fitting.items() if len(files) > 1} == {}
-
-
-def test_what_the_maps_name_of_a_module_is_in_it() -> None:
-    named = {name for path in MAPS for name in re.findall(r"`(\w+\.\w+)(?:\(.*?\))?`", path.read_text("utf-8"))}
-    modules = {Path(file).stem for file in SOURCES}
-    named = {
-        name for name in named if name.partition(".")[0] in modules and not name.endswith((".py", ".tcss", ".jsonl"))
-    }
-    assert {"settings.CODECS", "backend.register"} <= named
-    for name in named:
-        module, _, thing = name.partition(".")
-        defined = re.compile(rf"^(?:def |class )?{thing}\b", re.MULTILINE)
-        assert any(defined.search(text) for file, text in SOURCES.items() if file.endswith(f"/{module}.py")), name
-
-
-@pytest.mark.parametrize("path", MAPS, ids=lambda path: path.name)
-def test_what_is_drawn_fits_a_terminal_of_80_columns(path: Path) -> None:
-    for block in re.findall(r"```\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
-        assert [line for line in block.splitlines() if len(line) > 80] == []
-
-
 def test_the_files_that_make_check_names_are_there() -> None:
     done = subprocess.run(["make", "-n", "check"], cwd=ROOT, capture_output=True, text=True, check=True)
     named = {word for word in done.stdout.split() if word.startswith("tests/")}

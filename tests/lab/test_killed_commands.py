@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray]
 
 NAMES = ("mercer", "crosby")
 T = TypeVar("T")
+NAMES = ("mercer", "crosby")
 SEEN_WITHIN = 90.0
 """Seconds for a command to get as far as a test waits for."""
 

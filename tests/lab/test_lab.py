@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.lab import network
-from tests.lab.lab import BOOT_DEADLINE, NOBODY, Lab
+from tests.lab.lab import BOOT_DEADLINE, Lab
 from tests.lab.machines import Host, HostSpec
 from tests.lab.mounts import REPOSITORY
 
@@ -26,22 +26,28 @@ MEGABYTE = 1_000_000
 GRADIENT = 400_000
 """Bytes of a small model's gradient."""
 
+SENDS = 4
+"""With a pause before each: what a link saves up in it would show."""
+
 _RECEIVE = f"""
 import socket, time
 with socket.create_server(("", 8001)) as server:
     print(flush=True)
-    connection, _ = server.accept()
-    connection.recv(1)
-    began = time.monotonic()
-    connection.recv({GRADIENT} - 1, socket.MSG_WAITALL)
-    print(time.monotonic() - began)
+    for _ in range({SENDS}):
+        connection, _ = server.accept()
+        began = float(connection.recv(32, socket.MSG_WAITALL))
+        connection.recv({GRADIENT}, socket.MSG_WAITALL)
+        print(time.monotonic() - began)
 """
 
 _SEND = f"""
-import socket, sys
-with socket.create_connection((sys.argv[1], 8001)) as connection:
-    connection.sendall(bytes({GRADIENT}))
+import socket, sys, time
+for _ in range({SENDS}):
+    time.sleep(0.2)
+    with socket.create_connection((sys.argv[1], 8001)) as connection:
+        connection.sendall(format(time.monotonic(), "32").encode() + bytes({GRADIENT}))
 """
+"""All machines of a lab have one clock."""
 
 
 @pytest.fixture(scope="module")
@@ -164,20 +170,6 @@ def test_processes_and_ports_of_a_host_are_seen_and_can_be_signalled(lab: Lab) -
     assert crosby.listening_ports() == frozenset()
 
 
-def test_an_inventory_can_hold_each_kind_of_mistake(lab: Lab) -> None:
-    path = lab.inventory(
-        {"nas": {"address": NOBODY, "user": "nobody-here"}},
-        unknown_key=["mercer"],
-        changed_key=["crosby"],
-    )
-    text = path.read_text()
-    assert NOBODY in text
-    assert "nobody-here" in text
-    known = (path.parent / "known_hosts").read_text()
-    assert "mercer" not in known
-    assert (lab.folder / "keys/another.pub").read_text().split()[1] in known
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_a_lab_however_it_ends(possible: None, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "tests.lab", "up", "--hosts", "2"]
@@ -215,12 +207,18 @@ def test_a_lab_is_taken_down_when_a_test_raises(possible: None) -> None:
 
 
 def test_a_link_is_as_slow_after_a_pause(lab: Lab) -> None:
-    """A link that saves up would show a step's gradients faster than any real one."""
+    """A link that saves up would show a step's gradients faster than any real one.
+
+    The time is from the sender's own stamp to the last byte: a receiver that is scheduled late makes it longer only.
+    The fastest of several sends counts, so that a busy computer hides no link that saves up.
+    """
     crosby = lab.host("crosby")
     receive = ["ip", "netns", "exec", crosby.namespace, sys.executable, "-c", _RECEIVE]
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiving:
         assert receiving.stdout is not None
         receiving.stdout.readline()
         assert lab.laptop.run([sys.executable, "-c", _SEND, crosby.address]).returncode == 0
-        seconds = float(receiving.stdout.readline())
-    assert 8 * GRADIENT / seconds / 1e6 < 110
+        seconds = [float(line) for line in receiving.stdout]
+    assert len(seconds) == SENDS
+    print([f"{8 * GRADIENT / each / 1e6:.1f} Mbit/s" for each in seconds])
+    assert 8 * GRADIENT / min(seconds) / 1e6 < 110

@@ -1,11 +1,10 @@
-"""Unusual hosts form one cluster and train; a firewall between them is named; two laptops end with one truth.
+"""Unusual hosts form one cluster and train; a firewall between them is named.
 
 None of the machines has an address of IPv4, but for Docker's. The tests tell one story in the file's order.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,23 +94,6 @@ def test_hosts_of_unusual_kinds_train_together(product: HeteroTui, strategy: str
     assert [one.step for one in steps(events)] == [*range(1, STEPS + 1)]
     # One that is slow at the moment may get no share, but it is connected, measured and would.
     assert {one.host for one in events if isinstance(one, protocol.WorkerJoined)} == {*HOSTS}
-
-
-def test_down_and_up_of_two_laptops_at_once_end_with_one_truth(lab: Lab, product: HeteroTui) -> None:
-    words = {"down": ("down", "--yes", "--json"), "up": ("up", "--json")}
-    commands = {name: product.start(*words[name], XDG_STATE_HOME=f"/root/{name}") for name in words}
-    said = {name: command.communicate() for name, command in commands.items()}
-    assert {name: command.returncode for name, command in commands.items()} == {"up": 0, "down": 0}, said
-    waited = [
-        name for name, (_, narrated) in said.items() if "is changing this cluster; this command waits" in narrated
-    ]
-    assert len(waited) == 1
-    running = [len([one for one in host.processes() if one.argv[0].endswith("raylet")]) for host in lab.hosts]
-    assert running == [1 if waited == ["up"] else 0] * len(HOSTS)
-    status = product.document("status")
-    assert status["cluster"]["state"] == ("up" if waited == ["up"] else "down")
-    assert json.loads(said["down"][0])["leftovers"] == []
-    assert [host.name for host in lab.hosts if list(host.home.glob(".hetero-tui/*.lock"))] == []
 
 
 def test_nothing_is_left(lab: Lab, product: HeteroTui) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections.abc import Callable
 from datetime import UTC
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from textual import _wait
 
 from hetero_tui.state import State
 from hetero_tui.ui.app import HeteroApp
 from tests.ui import scenarios
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_looks() -> None:
+    """A pilot looks twice as often whether an app is idle, and still not before its next frame (1/120 s)."""
+    _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 0.01, 0.01 / 20
 
 
 @pytest.fixture(scope="session", name="scenarios")
@@ -24,6 +28,7 @@ def _scenarios() -> ModuleType:
 
 @pytest.fixture
 def open_app(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HeteroApp]:
+    """An app over a state; starting one takes most of a test's time, so a test shows it several states."""
     for variable in ("COLORFGBG", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -33,23 +38,3 @@ def open_app(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable
         return HeteroApp(intents, on_start=on_start, now=lambda: scenarios.NOW, zone=UTC, **options)
 
     return build
-
-
-@pytest.fixture
-def snapshot_of(request: pytest.FixtureRequest) -> Callable[[HeteroApp, str], None]:
-    """Compares an app's screen with its accepted picture; with ``--snapshot-update`` it becomes that."""
-    folder = Path(__file__).parent / "__snapshots__"
-
-    def compare(app: HeteroApp, name: str) -> None:
-        taken = re.sub(r"terminal-\d+", "terminal", app.export_screenshot())
-        path = folder / f"{name}.svg"
-        if request.config.getoption("update_snapshots", default=False):
-            folder.mkdir(exist_ok=True)
-            path.write_text(taken, encoding="utf-8")
-            return
-        if not path.is_file() or path.read_text(encoding="utf-8") != taken:
-            seen = Path(tempfile.gettempdir()) / f"{name}.svg"
-            seen.write_text(taken, encoding="utf-8")
-            pytest.fail(f"{name} does not look as it was accepted: {seen}, beside {path}; --snapshot-update accepts it")
-
-    return compare

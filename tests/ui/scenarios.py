@@ -452,6 +452,14 @@ def listed(state: State, now: float = NOW) -> State:
     return apply(state, ev.RunsListed(time=now, runs=summaries))
 
 
+def sweeping(state: State, word: RunState = RunState.RUNNING, host: str = "mercer") -> State:
+    """The same fleet with a sweep, which makes no steps of its own."""
+    sweep = p.RunSummary(
+        id="sweep-12ab", job="digits", state=word, step=0, loss=None, started=1.0, host=host, script=True
+    )
+    return apply(state, ev.RunsListed(runs=(*(state.runs or ()), sweep)))
+
+
 def starting(now: float = NOW) -> State:
     """The cluster is up since a moment ago, and the run's workers are being started."""
     happened: list[ev.Event] = [

@@ -59,29 +59,6 @@ def line(state, name: str, now: float, width: int = 194) -> str:
     return cells.host_line(state.host(name), state.run, chosen, now, DARK, KEYS.__getitem__).plain
 
 
-def test_a_line_says_state_device_use_memory_link_and_share(scenarios) -> None:
-    said = line(scenarios.training(), "crosby", scenarios.NOW)
-    for words in ("● training", "TITAN X", "CUDA", " 79%", "8.7/12.0 GB", "0.5 ms  939 Mb/s", " 41%", "running 2.60.0"):
-        assert words in said
-
-
-def test_a_link_is_from_host_to_head_and_not_from_this_computer(scenarios) -> None:
-    state = scenarios.training()
-    assert "941 Mb/s" in line(state, "mercer", scenarios.NOW)
-    assert "0.4 ms" not in line(state, "mercer", scenarios.NOW), "which is the head itself"
-    pairs = dict(host_details(state.host("crosby"), state.run, scenarios.NOW))
-    assert pairs["round trip"] == "0.5 ms to the head, 0.5 ms to this computer"
-
-
-def test_what_is_old_says_how_old_and_what_is_unknown_says_so(scenarios) -> None:
-    said = line(scenarios.training(), "nas", scenarios.NOW)
-    assert "○ unreachable 2 min" in said
-    assert "62% 2 min ago" in said
-    assert " - " in said
-    assert "n/a" in line(scenarios.training(), "macbook", scenarios.NOW)
-    assert "n/a" in line(scenarios.fresh(), "nas", scenarios.NOW)
-
-
 def test_after_a_teardown_no_cell_says_what_a_sample_from_before_said(scenarios) -> None:
     state, now = scenarios.training(), scenarios.NOW
     crosby = state.host("crosby")
@@ -117,25 +94,6 @@ def test_a_simulated_machine_always_says_so(scenarios) -> None:
     state = scenarios.training()
     host = dataclasses.replace(state.host("mercer"), facts=facts)
     assert cells.device_words(host) == ("simulated ×0.5 TITAN X", "CUDA")
-
-
-def test_the_reason_stands_beside_a_state_that_needs_a_hand(scenarios) -> None:
-    assert "▲ unfit: Ray and torch are missing" in line(scenarios.probed(), "nas", scenarios.NOW)
-    assert "✕ new key: press k" in line(scenarios.probed(), "macbook", scenarios.NOW)
-    nas = scenarios.probed().host("nas")
-    assert cells.state_words(nas, scenarios.NOW, 20, KEYS.__getitem__) == "unfit (enter: why)", "no room for it"
-
-
-def test_a_state_that_passes_says_for_how_long(scenarios) -> None:
-    host = dataclasses.replace(scenarios.fresh().host("nas"), state=HostState.STARTING, since=scenarios.NOW - 12)
-    assert cells.state_words(host, scenarios.NOW) == "starting 12 s"
-
-
-def test_a_paused_host_says_when_it_is_tried_again(scenarios) -> None:
-    host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
-    assert cells.state_words(host, scenarios.NOW, 200, KEYS.__getitem__) == "paused, next try in 8 s (b: now)"
-    assert cells.state_words(host, scenarios.NOW, 200) == "paused, next try in 8 s", "where no key brings it back"
-    assert cells.state_words(host, scenarios.NOW + 9, 200, KEYS.__getitem__) == "paused (b)"
 
 
 CHOICES = """

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 import pytest
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from hetero_tui.errors import UsageError
 from hetero_tui.inventory.file import load
@@ -16,6 +16,7 @@ from hetero_tui.ui.screens.install import InstallScreen
 from hetero_tui.ui.screens.machine import MachineScreen
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.screens.remove import RemoveScreen
+from tests.ui.looking import dialog_text, settle, toasts
 
 FILE = """# mine
 hosts:
@@ -33,14 +34,6 @@ def inventory(tmp_path):
     return path
 
 
-def said(app) -> str:
-    return str(app.screen.query_one("#text", Static).content)
-
-
-def toasts(app) -> list[str]:
-    return [notification.message for notification in app._notifications]
-
-
 def closed_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -54,37 +47,35 @@ async def test_this_computer_is_added_after_a_look_at_it_and_the_file_is_made(tm
         await pilot.press("a")
         assert isinstance(app.screen, MachineScreen)
         await pilot.press("enter")
-        assert "'' is not [user@]host[:port]" in said(app)
-        await pilot.press(*"this computer", "tab", *"laptop", "enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert isinstance(app.screen, MainScreen), said(app)
+        assert "'' is not [user@]host[:port]" in dialog_text(app)
+        app.screen.query_one("#target", Input).value = "this computer"
+        app.screen.query_one("#name", Input).value = "laptop"
+        await pilot.press("enter")
+        await settle(app, pilot)
+        assert isinstance(app.screen, MainScreen), dialog_text(app)
         assert load(path).host("laptop").connection == "local"
         assert "laptop is in" in toasts(app)[-1]
         assert "Python 3" in toasts(app)[-1]
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=str)
-async def test_a_machine_that_does_not_answer_is_written_only_if_that_is_wanted(
-    size, inventory, scenarios, open_app
-) -> None:
+async def test_a_machine_that_does_not_answer_is_written_only_if_that_is_wanted(inventory, scenarios, open_app) -> None:
     app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
-    async with app.run_test(size=size) as pilot:
-        await pilot.press("a", *f"me@127.0.0.1:{closed_port()}")
+    async with app.run_test(size=(60, 15)) as pilot:
+        await pilot.press("a")
+        app.screen.query_one("#target", Input).value = f"me@127.0.0.1:{closed_port()}"
+        await pilot.pause()
         assert app.screen.query_one("#name", Input).placeholder == "host-127-0-0-1"
         assert not app.screen.query_one("#anyway").display
         await pilot.press("enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert "refuse" in said(app)
+        await settle(app, pilot)
+        assert "refuse" in dialog_text(app)
         assert inventory.read_text() == FILE
         for name in ("leave", "anyway", "write"):
             assert app.screen.query_one("#dialog").content_region.contains_region(
                 app.screen.query_one(f"#{name}").region
             )
         await pilot.click("#anyway")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         assert isinstance(app.screen, MainScreen)
         assert load(inventory).host("host-127-0-0-1").user == "me"
         assert inventory.read_text().startswith(FILE)
@@ -93,14 +84,17 @@ async def test_a_machine_that_does_not_answer_is_written_only_if_that_is_wanted(
 async def test_mistakes_are_said_while_they_are_typed_and_nothing_is_written(inventory, scenarios, open_app) -> None:
     app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("a", *"mercer.local:2222", "tab", *"nas", "enter")
-        assert "is there already" in said(app)
+        await pilot.press("a")
+        app.screen.query_one("#target", Input).value = "mercer.local:2222"
+        app.screen.query_one("#name", Input).value = "nas"
+        await pilot.press("enter")
+        assert "is there already" in dialog_text(app)
         app.screen.query_one("#name", Input).value = "rack"
         app.screen.query_one("#cpus", Input).value = "many"
         app.screen.query_one("#devices", Input).value = "cuda:0, gpu"
         await pilot.pause()
-        assert "cpus: should be a whole number, not 'many'" in said(app)
-        assert "devices: 'gpu' is not a device" in said(app)
+        assert "cpus: should be a whole number, not 'many'" in dialog_text(app)
+        assert "devices: 'gpu' is not a device" in dialog_text(app)
         await pilot.press("enter", "escape")
     assert inventory.read_text() == FILE
 
@@ -113,9 +107,8 @@ async def test_the_marked_machine_is_changed_and_comments_stay(inventory, scenar
         await pilot.press(*["tab"] * 7, "3")
         app.screen.query_one("#devices", Input).value = "cuda:0 cpu"
         await pilot.press("enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert isinstance(app.screen, MainScreen), said(app)
+        await settle(app, pilot)
+        assert isinstance(app.screen, MainScreen), dialog_text(app)
     line = "  mercer: {address: mercer.local, port: 2222, cpus: 3, devices: [cuda:0, cpu]}  # the old one"
     assert sorted(inventory.read_text().splitlines()[2]) == sorted(line)
     assert inventory.read_text().splitlines()[3:] == FILE.splitlines()[3:]
@@ -139,9 +132,8 @@ async def test_the_form_of_a_machine_takes_no_key_while_the_machine_is_looked_at
         await pilot.press(*"2", "backspace", "backspace")
         assert app.screen.query_one("#target", Input).value == "me@pi.local"
         answer.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert "not now" in said(app)
+        await settle(app, pilot)
+        assert "not now" in dialog_text(app)
         await pilot.press("2")
         assert app.screen.query_one("#target", Input).value == "me@pi.local2"
 
@@ -173,14 +165,13 @@ async def test_those_of_ssh_config_are_looked_at_and_only_who_answers_is_added(
     app = open_app(scenarios.empty(), machines=lambda: Machines(path))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("a")
-        assert "In ~/.ssh/config: dead, rack" in said(app)
+        assert "In ~/.ssh/config: dead, rack" in dialog_text(app)
         await pilot.click("#elsewhere")
         await pilot.pause()
         assert app.screen.query_one("#names", Input).value == "dead rack"
         await pilot.press("enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert said(app).count("not added") == 2
+        await settle(app, pilot)
+        assert dialog_text(app).count("not added") == 2
     assert not path.exists()
 
 
@@ -207,14 +198,13 @@ async def test_installing_asks_shows_each_machine_and_then_what_came_of_it(scena
         assert isinstance(app.screen, InstallScreen)
         app.screen.query_one("#extras", Input).value = "datasets -evil"
         await pilot.pause()
-        assert "-evil" in said(app)
+        assert "-evil" in dialog_text(app)
         app.screen.query_one("#extras", Input).value = "datasets"
         await pilot.press("enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         assert app.intents.asked == [("install", "datasets", False), ("probe",)]
-        assert "mercer: Python 3.11.9, torch 2.13.0+cu126, works on cuda:0" in said(app)
-        assert "nas: no answer from nas.local:22" in said(app)
+        assert "mercer: Python 3.11.9, torch 2.13.0+cu126, works on cuda:0" in dialog_text(app)
+        assert "nas: no answer from nas.local:22" in dialog_text(app)
 
 
 async def test_the_check_shows_each_finding_with_what_mends_it_and_mends_what_is_ours(scenarios, open_app) -> None:
@@ -222,45 +212,31 @@ async def test_the_check_shows_each_finding_with_what_mends_it_and_mends_what_is
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("c")
         assert isinstance(app.screen, CheckScreen)
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         for words in ("it goes to sleep after 10 min", "why: it is lost to the run", "do: sudo pmset -c sleep 0"):
-            assert words in said(app)
+            assert words in dialog_text(app)
         await pilot.click("#mend")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await settle(app, pilot)
         assert app.intents.asked == [("check", False), ("check", True)]
 
 
-async def test_a_check_that_fails_says_why_in_its_dialog(scenarios, open_app) -> None:
-    app = open_app(scenarios.probed(), session={"failure": scenarios.refused()})
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("c")
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert said(app).strip()
-        assert not app.screen.query_one("#mend").display
-
-
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)], ids=str)
-@pytest.mark.parametrize("key", ["a", "e", "R", "i", "c"])
-async def test_every_form_fits_the_terminal_with_its_buttons_in_sight(
-    key, size, inventory, scenarios, open_app
+async def test_every_form_fits_a_small_terminal_with_its_buttons_and_fields_in_sight(
+    inventory, scenarios, open_app
 ) -> None:
+    """``test_screens.py`` has the larger ones."""
     app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
-    async with app.run_test(size=size) as pilot:
-        await pilot.press(key)
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        assert app.screen.query_one("#dialog").region.bottom <= size[1]
-        for shown in app.screen.query("#buttons Button"):
-            if shown.display:
-                assert app.screen.query_one("#dialog").region.contains_region(shown.region), shown.id
-        if key in "ae":  # each field can be reached
-            for _ in app.screen.query(Input):
-                field = app.focused
-                assert app.screen.query_one("#body").region.contains_region(field.region), field.id
-                await pilot.press("down")
+    async with app.run_test(size=(60, 15)) as pilot:
+        for key in "aeRic":
+            await settle(app, pilot, key)
+            dialog = app.screen.query_one("#dialog").region
+            assert dialog.bottom <= 15
+            shown = [each.region for each in app.screen.query("#buttons Button") if each.display]
+            assert all(map(dialog.contains_region, shown))
+            if key in "ae":  # each field can be reached
+                for _ in app.screen.query(Input):
+                    assert app.screen.query_one("#body").region.contains_region(app.focused.region), app.focused.id
+                    await pilot.press("down")
+            await pilot.press("escape")
 
 
 @pytest.mark.parametrize(

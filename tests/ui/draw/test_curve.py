@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui.state import Fault
-from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label, smoothed, ticks_line
+from hetero_tui.ui.draw.curve import curve, scale_label, smoothed, ticks_line
 from hetero_tui.ui.palette import DARK
 
 
@@ -24,11 +24,6 @@ def test_a_falling_loss_goes_from_the_upper_left_to_the_lower_right() -> None:
     assert lines[0].startswith("9.000 ")
     assert lines[-2].startswith("1.000 ")
     assert lines[-1].split() == ["1", "step", "9"]
-
-
-def test_neighbouring_points_are_joined_without_a_gap() -> None:
-    lines = plain([(1, 10.0), (2, 0.0)])
-    assert all(any("\u2800" < char <= "\u28ff" for char in line) for line in lines[:-1])
 
 
 def fault(number: int, step: int) -> Fault:
@@ -85,12 +80,6 @@ def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm_and_says_the_values
     assert lines[-2].startswith(" 1.000 ")
 
 
-def test_a_loss_without_a_logarithm_is_not_said_to_be_no_step() -> None:
-    lines = [line.plain for line in curve([(1, 0.0), (2, -1.0)], (), 40, 8, DARK, logarithmic=True)]
-    assert lines[0] == "no positive loss to draw on a log scale"
-    assert curve([], (), 40, 8, DARK, logarithmic=True)[0].plain == "no step yet"
-
-
 def test_smoothing_follows_the_curve_without_its_noise() -> None:
     noisy = [(step, 5.0 + (-1) ** step) for step in range(1, 200)]
     assert abs(smoothed(noisy)[-1][1] - 5.0) < 0.1
@@ -110,11 +99,3 @@ def test_the_drawing_has_the_asked_size(values, width, height) -> None:
     lines = curve(list(enumerate(values, 1)), [fault(1, 2)], width, height, DARK)
     assert len(lines) == height
     assert all(line.cell_len <= width for line in lines)
-
-
-def test_one_line_of_blocks_stands_between_the_first_and_the_last_loss() -> None:
-    points = [(step, 5.0 - step / 100) for step in range(1, 300)]
-    line = loss_blocks(points, 40, DARK).plain
-    assert line.startswith("4.990 █")
-    assert line.endswith("▁ 2.010")
-    assert len(line) == 40

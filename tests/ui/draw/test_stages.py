@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hetero_tui.ui.draw.stages import bubble_words, stages_lines, stages_title
-from hetero_tui.ui.draw.step_time import recent_times, step_time_lines
 from hetero_tui.ui.palette import DARK
 
 
@@ -28,13 +27,6 @@ def test_a_stage_is_a_line_with_its_blocks_memory_and_idle_time(scenarios) -> No
     assert ["".join(cells).count("█") for cells in zip(*pictures, strict=True)] == [1] * len(pictures[0])
 
 
-def test_the_memory_that_a_stage_needs_keeps_its_unit(scenarios) -> None:
-    run = scenarios.pipeline().run
-    stages = tuple(replace(stage, memory=int(1004.7 * 2**20)) for stage in run.plan.stages)
-    said = lines(replace(run, plan=replace(run.plan, stages=stages)), 76, 10)
-    assert all("1.0 GB" in line for line in said[1:])
-
-
 def test_the_bubble_is_measured_beside_what_was_planned(scenarios) -> None:
     run = scenarios.pipeline().run
     assert stages_title(run) == "3 stages: 8 micro-batches, 5 in flight"
@@ -48,11 +40,3 @@ def test_a_stage_has_a_cell_at_least_and_no_line_is_too_long(scenarios) -> None:
     for width in range(10, 120):
         assert all(len(line) <= width for line in lines(run, width, 9))
     assert lines(run, 60, 3)[-1] == "and 2 stages more"
-
-
-def test_stages_send_and_receive_and_a_worker_without_one_says_why(scenarios) -> None:
-    run = scenarios.pipeline().run
-    said = [line.plain for line in step_time_lines(recent_times(run), 76, 6, DARK, staged=True)]
-    assert "send 3%" in said[-1]
-    assert "receive 5%" in said[-1]
-    assert "nas        -  holds no blocks, a step is shorter so" in said

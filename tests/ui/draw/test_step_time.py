@@ -9,7 +9,6 @@ from hetero_tui.fold import apply
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
-from remote_agent.states import RunState
 
 
 def time(label: str, *parts: float) -> WorkerTime:
@@ -65,27 +64,6 @@ def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
         assert [line.plain for line in lines if line.plain] == ["a    -  too slow just now"]
 
 
-def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None:
-    run = scenarios.training().run
-    worker = replace(run.workers[0], alive=False)
-    words = [
-        recent_times(replace(run, state=state, workers=(worker,)))[0].word
-        for state in (RunState.RUNNING, RunState.FINISHED)
-    ]
-    assert words == ["lost, tried again by itself", "was away at the end"]
-    idle = replace(run.workers[0], samples=0)
-    words = [
-        recent_times(replace(run, state=state, workers=(idle,)))[0].word
-        for state in (RunState.RUNNING, RunState.FINISHED)
-    ]
-    assert words == ["too slow just now", "was too slow at the end"]
-
-
-def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:
-    run = scenarios.two_devices().run
-    assert [entry.label for entry in recent_times(run)] == ["mercer cuda:0", "mercer cuda:1"]
-
-
 def test_the_worker_that_waits_least_decides_what_the_step_is_bound_by() -> None:
     fast, slow_link = time("a", 0.5, 0.1, 0.1, 0.3), time("b", 0.2, 0.4, 0.4, 0.0)
     assert verdict((fast, slow_link)) == "link-bound: b"
@@ -108,14 +86,3 @@ def test_of_many_workers_those_that_set_the_pace_are_shown_and_the_rest_counted(
     lines = [line.plain for line in step_time_lines(times, 60, 6, DARK)]
     assert [line.split()[0] for line in lines[:4]] == ["w47", "w48", "w49", "w50"]
     assert lines[4] == "and 46 workers that wait longer"
-
-
-def test_the_timeline_ends_with_the_step(scenarios) -> None:
-    lines = [line.plain for line in timeline_lines(last_times(scenarios.training().run), 70, 7, DARK)]
-    assert len(lines) == 7
-    assert lines[-1].split()[0] == "0"
-    assert lines[-1].split()[1] == lines[0].split()[-2]
-
-
-def test_before_the_first_step_it_says_so() -> None:
-    assert step_time_lines((), 60, 5, DARK)[0].plain == timeline_lines((), 60, 5, DARK)[0].plain == "no step yet"

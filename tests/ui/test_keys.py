@@ -1,0 +1,263 @@
+"""Keys: which are offered where, the settings file's own, and what is left of them in an app that only shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from hetero_tui.errors import UsageError
+from hetero_tui.events import RunChanged
+from hetero_tui.fold import apply
+from hetero_tui.recording.recording import Recording
+from hetero_tui.recording.replay import Replay
+from hetero_tui.ui.keys import ADD, DEMO, EDIT, FAULTS, FLEET, KEYS, RUN, clashes, remapped, shown_keys
+from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.preferences import Preferences, read_preferences
+from hetero_tui.ui.replaying import ReplayApp
+from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.sentences import keys_line, outcome_line
+from remote_agent.states import RunState
+from tests.ui.looking import dialog_text, seen, settle, show, text_of, toasts, view_of
+
+
+def words(state, **about) -> list[str]:
+    return [word for _, word, _ in shown_keys(state, "", **about)]
+
+
+def test_the_keys_shown_are_those_that_make_sense_now(scenarios) -> None:
+    assert words(scenarios.empty()) == ["help", "detach"]
+    assert words(scenarios.probed())[1] == "accept key"
+    training = words(scenarios.training())
+    assert ("stop" in training, "train" in training) == (True, False)
+    stopped = RunChanged(time=scenarios.NOW, run="text-7f3", job="text", state=RunState.STOPPED)
+    assert {"train", "resume"} <= {*words(apply(scenarios.training(), stopped))}
+    over = replace(stopped, state=RunState.FAILED)
+    for state, is_offered in ((scenarios.faulty(), True), (apply(scenarios.faulty(), over), False)):
+        assert ("bring back" in words(state, view=FAULTS)) is is_offered
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_not_offered_to_be_resumed(scenarios) -> None:
+    state = scenarios.failed()
+    none = replace(state, run=replace(state.run, checkpoint="", checkpoint_step=0))
+    for known, offered in ((state, True), (none, False)):
+        assert ("r resumes it" in outcome_line(known.run, 200, view_of(known)).plain) is offered
+        assert ("resume" in words(known, view=FLEET)) is offered
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_the_key_line_fits_and_ends_with_how_to_leave(width, scenarios) -> None:
+    line = keys_line(shown_keys(scenarios.probed(), ""), width, DARK).plain
+    assert len(line) <= width
+    assert line.endswith("q detach")
+
+
+def test_no_two_keys_clash_in_any_view() -> None:
+    assert clashes(KEYS) == []
+    assert clashes(remapped(KEYS, {"stop": "3"})) == ["3 is the key of the view Plan"]
+
+
+def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
+    document = {"theme": "blue", "redonly": True, "readonly": 1, "keys": {"tear_down": "t", "up": "t", "probe": 7}}
+    with pytest.raises(UsageError) as caught:
+        read_preferences(document, "s.toml")
+    for said in ("'blue' is not one of", "did you mean 'readonly'?", "true or false", "did you mean 'teardown'?",
+                 "keys.probe: should be a key", "t is both up and train"):  # fmt: skip
+        assert said in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "key", "said"),
+    [
+        ("up", "q", "q leaves the app"),
+        ("up", "Escape", "escape shows all lines again"),
+        ("teardown", "down", "down moves the mark"),
+        ("teardown", "ctrl+i", "tab moves between"),
+        ("teardown", "?", "? is both help and teardown"),
+        ("up", "a,b", "keys.up: should be a key such as"),
+        ("up", "", "keys.up: should be a key such as"),
+        ("up", "x", "x is both up and chaos"),
+        ("demo", "u", "u is both up and demo"),
+        ("up", "space", "space is both up and mark"),
+    ],
+)
+def test_a_key_that_would_do_nothing_or_two_things_is_a_mistake(action, key, said) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_preferences({"keys": {action: key}}, "s.toml")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [("%", "percent_sign"), ("Ctrl+T", "ctrl+t"), ("T", "T"), ("shift+t", "T"), ("F5", "f5"), ("ctrl+/", "ctrl+slash"),
+     ("percent_sign", "percent_sign"), ("alt+x", "alt+x"), ("ä", "ä")],
+)  # fmt: skip
+def test_a_key_may_be_given_as_it_is_written_on_it(given, code) -> None:
+    assert read_preferences({"keys": {"up": given}}, "s.toml").codes == {"up": code}
+
+
+async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenarios, open_app) -> None:
+    """The demo's key and that for draining are the same by themselves, and two here."""
+    keys = {"up": "ctrl+u", "demo": "F5", "drain": "Ctrl+D"}
+    app = open_app(scenarios.probed(), preferences=read_preferences({"keys": keys}, "s.toml"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot, "u")
+        assert app.intents.asked == []
+        assert "ctrl+u up" in text_of(app, "keys")
+        assert "ctrl+u start the cluster" in seen(app)
+        await settle(app, pilot, "ctrl+u")
+        show(app, scenarios.training())
+        await settle(app, pilot, "f5", "d", "ctrl+d")
+        assert (app.intents.asked, app.wants_demo) == ([("up",), ("drain", "mercer")], False)
+        show(app, scenarios.empty())
+        await settle(app, pilot, "d", "ctrl+d")
+        assert not app.wants_demo
+        assert "f5" in seen(app)
+        await pilot.press("f5")
+        assert app.wants_demo
+
+
+@pytest.mark.parametrize(
+    ("view", "scenario", "without"),
+    [
+        ("2", "training", ("filter", "sort")),
+        ("2", "starting", ("smooth",)),
+        ("2", "up", ("smooth",)),
+        ("3", "training", ("sort",)),
+        ("6", "training", ("sort",)),
+    ],
+)
+def test_no_view_offers_a_key_that_does_nothing_in_it(view: str, scenario: str, without: tuple[str, ...], scenarios):
+    state = getattr(scenarios, scenario)()
+    assert not {*without} & {*words(state, view=int(view), run=state.run)}
+
+
+def test_where_there_is_a_curve_its_keys_are_offered(scenarios) -> None:
+    assert {"smooth", "log scale", "zoom"} <= {*words(scenarios.training(), view=RUN)}
+
+
+# --- Everything that names a key -------------------------------------------------------------------------------------
+
+
+async def everything_said(app, pilot) -> str:
+    """The views, the help and the palette, as far as they name keys."""
+    said = []
+    for number in "123456":
+        await pilot.press(number)
+        if not isinstance(app, ReplayApp):  # which plays for as long as it is shown
+            await app.workers.wait_for_complete()
+        app.redraw()
+        await pilot.pause()
+        said.append(seen(app))
+    await pilot.press("1", "question_mark")
+    await pilot.pause()
+    said.append(str(app.screen.query_one("#text").content))
+    await pilot.press("escape")
+    said += [entry.title for entry in app.get_system_commands(app.screen)]
+    return "\n".join(said)
+
+
+REMAPPED = {"bring_back": "ctrl+b", "train": "ctrl+y", "resume": "ctrl+r", "key": "ctrl+k", "follow": "ctrl+f",
+            "compare": "ctrl+o", "mark": "ctrl+n", "stop": "ctrl+s"}  # fmt: skip
+
+
+async def test_what_is_said_names_the_users_own_keys(scenarios, open_app) -> None:
+    app = open_app(scenarios.up(), preferences=Preferences(codes=REMAPPED))
+    async with app.run_test(size=(200, 60)) as pilot:
+        for state in ("faulty", "failed", "probed", "up"):
+            show(app, getattr(scenarios, state)())
+            said = await everything_said(app, pilot)
+            usual = r"(?<![+\w])(b:|b\)|b brings|r resumes|f follows|c compares|space marks|[Pp]ress [ktsp]\b)"
+            assert re.findall(usual, said) == [], state
+            assert state not in ("faulty", "failed") or "ctrl+b brings" in said or "ctrl+r resumes it" in said
+
+
+async def test_an_app_that_only_shows_names_no_key_that_it_refuses_and_changes_nothing(scenarios, open_app) -> None:
+    app = open_app(scenarios.up(), preferences=Preferences(readonly=True, codes=REMAPPED))
+    async with app.run_test(size=(200, 60)) as pilot:
+        for state in ("faulty", "failed", "probed", "up", "empty"):
+            show(app, getattr(scenarios, state)())
+            said = await everything_said(app, pilot)
+            changing = [key.help for key in (*KEYS, ADD, EDIT, DEMO) if key.changes and key.help in said]
+            codes = [code for action, code in REMAPPED.items() if action not in ("follow", "compare", "mark")]
+            assert (changing, [code for code in codes if code in said]) == ([], []), state
+            assert "demo" not in said
+        show(app, scenarios.training())
+        app.intents.asked.clear()
+        await pilot.press("1", *"Dudia!", "ctrl+s", "ctrl+b", "ctrl+k")
+        assert {*toasts(app)} == {"This app only shows: nothing on the machines is changed."}
+        assert isinstance(app.screen, MainScreen)
+        assert app.intents.asked == []
+        await settle(app, pilot, "c")
+        assert not app.screen.query_one("#mend").display
+        await settle(app, pilot, "right", "right", "enter")
+        assert app.intents.asked == [("check", False)]
+
+
+async def test_a_recording_names_no_key_that_asks_machines_and_says_why_it_refuses_them(scenarios, tmp_path) -> None:
+    entries = ((scenarios.NOW, scenarios.listed(scenarios.failed())),)
+    app = ReplayApp(Replay(Recording(tmp_path, "rc-lab", entries, (scenarios.NOW,), cut_off=False)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        said = await everything_said(app, pilot)
+        assert not [key.help for key in KEYS if (key.changes or key.asks == key.views) and key.help in said]
+        assert "enter opens" not in said
+        await pilot.press("1", "p", "c", "l", "5", "enter", "space", "c")
+        await pilot.pause()
+        assert {*toasts(app)} == {"This is a recording: its machines can't be asked for more."}
+        await pilot.press("1", "enter")
+        assert isinstance(app.screen, HostScreen)
+
+
+async def test_a_command_of_another_view_leads_there_and_acts_on_nothing_unseen(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        entries = {entry.title: entry for entry in app.get_system_commands(app.screen)}
+        assert {key.word for key in KEYS if key.action != "command_palette"} <= {title.lower() for title in entries}
+        for title, view in (("Zoom", RUN), ("Drain", FLEET), ("Log scale", RUN)):
+            app.call_later(entries[title].callback)
+            await settle(app, pilot)
+            assert app.main.number == view
+        assert app.intents.asked == []
+        assert not app.main.pane.is_logarithmic
+        app.call_later(entries["Log scale"].callback)
+        await settle(app, pilot)
+        assert app.main.pane.is_logarithmic
+        await pilot.press("colon", *"probe")
+        await app.workers.wait_for_complete()
+        await settle(app, pilot, "down", "enter", "enter")
+        assert app.intents.asked == [("probe",)]
+
+
+async def test_below_a_dialog_only_its_own_keys_are_offered(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        before = text_of(app, "keys")
+        for key, offered in (("s", "enter choose"), ("question_mark", "up down scroll"), ("enter", "up down scroll"),
+                             ("slash", "enter keep"), ("colon", "enter choose")):  # fmt: skip
+            await settle(app, pilot, key)
+            said = text_of(app, "keys")
+            assert (offered in said, "? help" in said, "teardown" in said) == (True, False, False)
+            await settle(app, pilot, "escape")
+            assert text_of(app, "keys") == before
+        show(app, scenarios.up())
+        await settle(app, pilot, "t", "question_mark")
+        assert app.screen.query_one("#job").value.endswith("?"), "a letter is for its field"
+        assert "enter train" in text_of(app, "keys")
+
+
+async def test_the_key_of_a_dialog_closes_it_and_escape_too(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        for state, key, closing in (("training", "question_mark", "q"), ("training", "enter", "escape"),
+                                    ("up", "t", "escape"), ("training", "D", "q"), ("probed", "k", "q")):  # fmt: skip
+            show(app, getattr(scenarios, state)())
+            await pilot.press(key)
+            assert not isinstance(app.screen, MainScreen)
+            if key == "t":  # it has fields
+                await pilot.press("q")
+                assert dialog_text(app, "mistake") is not None
+            await pilot.press(closing)
+            assert isinstance(app.screen, MainScreen)
