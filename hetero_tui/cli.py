@@ -27,6 +27,7 @@ from hetero_tui.launcher import (
     on_a_terminal,
     open_app,
     read_settings,
+    require_utf8,
     run_to_end,
 )
 from hetero_tui.narration import Narrator, Output, saying, waiting_for
@@ -97,6 +98,8 @@ def demo(
     in_app = not (as_json or plain) and on_a_terminal()
 
     async def whole() -> int:
+        if in_app:
+            require_utf8()
         shown: list[Session] = []  # whose words are printed: none while the app has the terminal
         waits = saying(output, lambda: "".join(waiting_for(session.state) for session in shown))
         async with waits, demo_fleet(log_errors=in_app) as fleet:

@@ -10,13 +10,21 @@ import types
 from collections.abc import Mapping
 from typing import Final
 
-REMOVED: Final[Mapping[str, str]] = types.MappingProxyType({
-    "strategy=ssp": "local_sgd with overlap is faster and closer",
-    "strategy=async": "local_sgd with overlap is faster and closer",
-    "codec=topk": "codec=int8 with local_sgd sends less and is closer",
-    "staleness": "it belonged to strategy=ssp; use strategy=local_sgd",
-    "topk_fraction": "it belonged to codec=topk; use codec=int8",
-})
+REMOVED: Final[Mapping[str, str]] = types.MappingProxyType(
+    {
+        "strategy=ssp": "local_sgd with overlap is faster and closer",
+        "strategy=async": "local_sgd with overlap is faster and closer",
+        "codec=topk": "codec=int8 with local_sgd sends less and is closer",
+        "staleness": "it belonged to strategy=ssp; use strategy=local_sgd",
+        "ascii in settings.toml": "the app needs a terminal with UTF-8; colours go off with NO_COLOR",
+        "plan --race": "train with each strategy for some steps and compare the runs' speed",
+        "plan --by": "it belonged to --race",
+        "watts in a fleet file": "plan predicts time only",
+        "price in a fleet file": "plan predicts time only",
+        "faults_per_host_day in a fleet file": "plan predicts time only",
+        "topk_fraction": "it belonged to codec=topk; use codec=int8",
+    }
+)
 """A name, or ``name=value``, to what replaces it."""
 
 

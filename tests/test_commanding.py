@@ -267,10 +267,10 @@ def test_metrics_are_of_a_session_that_follows_what_starts_later(
         ),
         (("add", "me@nas", "--identity-file", "/no/such"), "add: --identity-file /no/such: there is no such file"),
         (
-            ("plan", "digit", "--allow", "x", "--by", "y", "--set", "seed=z", "--fleet", "f", "--measure"),
-            "--by is for --race\n  --measure looks at the machines that are there, not at those of --fleet\n  no job",
+            ("plan", "digit", "--allow", "x", "--set", "seed=z", "--fleet", "f", "--measure"),
+            "--measure looks at the machines that are there, not at those of --fleet\n  no job",
         ),
-        (("plan", "digits", "--by", "loss"), "plan: --by is for --race"),
+        (("plan", "digits", "--race"), "plan --race was removed"),
     ],
 )
 def test_options_that_can_not_be_meant_are_refused_before_anything_is_contacted(

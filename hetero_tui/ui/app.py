@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
@@ -33,11 +32,10 @@ from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred
-from hetero_tui.ui.plain import has_signs
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
-from hetero_tui.ui.terminal import choose_scroll_bars, enduring
+from hetero_tui.ui.terminal import enduring
 from hetero_tui.ui.theme import theme_of
 from hetero_tui.ui.view import Drawn, View
 
@@ -144,9 +142,6 @@ class HeteroApp(MachineActions):
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
-        is_plain = preferences.ascii or not has_signs(sys.__stderr__)  # Textual draws on stderr
-        self.set_class(is_plain, "plain")
-        choose_scroll_bars(plain=is_plain)
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""The settings file of the app: colours, keys, plain characters. What it may hold, and every mistake in it at once.
+"""The settings file of the app: colours and keys. What it may hold, and every mistake in it at once.
 
 ::
 
     theme = "light"          # dark, light, ansi (the terminal's own 16 colours); auto
-    ascii = true             # plots and signs from plain characters
     readonly = true          # no key changes anything on the machines
     bell = false             # no bell and no notification when a run ends or something needs a hand
 
@@ -20,10 +19,11 @@ from hetero_tui.errors import UsageError
 from hetero_tui.text import meant
 from hetero_tui.ui.key_codes import code_of
 from hetero_tui.ui.keys import ADD, CHAOS, DEMO, EDIT, KEYS, clashes, remapped
+from remote_agent.removed import why_removed
 
 THEMES = ("auto", "dark", "light", "ansi")
 
-_KNOWN = ("theme", "ascii", "readonly", "bell", "keys")
+_KNOWN = ("theme", "readonly", "bell", "keys")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,6 @@ class Preferences:
     """How a user wants the app; ``codes`` gives actions other keys than their usual ones."""
 
     theme: str = "auto"
-    ascii: bool = False
     readonly: bool = False
     bell: bool = True
     codes: Mapping[str, str] = field(default_factory=dict)
@@ -47,13 +46,16 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
     Raises:
         UsageError: with every mistake.
     """
-    mistakes = [f"{key}: no such setting{_near(key, _KNOWN)}" for key in document if key not in _KNOWN]
+    unknown = [key for key in document if key not in _KNOWN]
+    mistakes = [
+        why_removed(f"{key} in settings.toml") or f"{key}: no such setting{_near(key, _KNOWN)}" for key in unknown
+    ]
     theme = document.get("theme", "auto")
     if theme not in THEMES:
         mistakes.append(f"theme: {theme!r} is not one of {', '.join(THEMES)}")
     mistakes += [
         f"{name}: should be true or false, not {document[name]!r}"
-        for name in ("ascii", "readonly", "bell")
+        for name in ("readonly", "bell")
         if not isinstance(document.get(name, False), bool)
     ]
     given = document.get("keys", {})
@@ -77,7 +79,6 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
         raise UsageError(f"{where}: {'; '.join(mistakes)}", step="settings")
     return Preferences(
         theme=str(theme),
-        ascii=bool(document.get("ascii")),
         readonly=bool(document.get("readonly")),
         bell=bool(document.get("bell", True)),
         codes=codes,

@@ -168,7 +168,6 @@ def test_a_job_is_planned(lab: Lab, reader: Reader, product: HeteroTui) -> None:
         assert re.search("^use .* a step", reader.run(shown), re.MULTILINE), shown
     done = product.run(*reader.words("hetero-tui plan text --set batch_size=96 --json"))
     assert json.loads(done.stdout)["batch"] == 96
-    assert "won by loss" in reader.run("hetero-tui plan text --race --by loss --allow inexact")
 
 
 def test_a_job_is_trained(lab: Lab, reader: Reader) -> None:

@@ -124,7 +124,7 @@ def test_when_and_what_was_not_measured_is_said() -> None:
 
 
 def test_the_document_for_scripts_is_json_and_has_no_infinite_numbers() -> None:
-    best = found(BOTH, strategy="local_sgd", local_steps=10, overlap=True, joules=30.0)
+    best = found(BOTH, strategy="local_sgd", local_steps=10, overlap=True)
     made = document(
         SURVEY,
         choice(best, BEST, gains={"mercer": 1.5, "nas": None, "pi": -math.inf}, refused=("too large",)),
@@ -153,11 +153,6 @@ def test_the_document_for_scripts_is_json_and_has_no_infinite_numbers() -> None:
         True,
         False,
     )
-    assert (chosen["step_s"], chosen["samples_per_second"], chosen["joules"], chosen["price"]) == (
-        2.0,
-        24.0,
-        30.0,
-        None,
-    )
-    assert (other["strategy"], other["local_steps"], other["exact"], other["joules"]) == ("sync", None, True, None)
+    assert (chosen["step_s"], chosen["samples_per_second"]) == (2.0, 24.0)
+    assert (other["strategy"], other["local_steps"], other["exact"]) == ("sync", None, True)
     assert (made["verdicts"], made["does_not_fit"], made["considered"]) == (["use it"], ["too large"], 7)

@@ -15,7 +15,6 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
-from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.view import View
 
 _STYLES: list[str | PurePath] = [Path(__file__).parent.with_name("dialogs.tcss")]
@@ -144,9 +143,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self.show("#text", Text("\n").join(self.text(view, self.room)))
 
     def show(self, name: str, text: Text) -> None:
-        """Show a text where it changed, in ASCII on a terminal that has no more."""
-        if self.app.has_class("plain"):
-            text = Text(to_ascii(text.plain), text.style, spans=text.spans)
+        """Show a text where it changed."""
         shown = self.query_one(name, Static)
         if shown.content != text:
             shown.update(text)

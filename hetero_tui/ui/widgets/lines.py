@@ -12,8 +12,6 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hetero_tui.ui.plain import to_ascii
-
 
 class Lines(ScrollView, can_focus=False):
     """Lines of text, never wrapped; scrolls when there are more of them than fit. Text is shown as it is, no markup."""
@@ -67,8 +65,6 @@ class Lines(ScrollView, can_focus=False):
     def strip(self, index: int, base: Style) -> Strip:
         """The cells of one line, as wide as the widget."""
         line = self._lines[index]
-        if self.app.has_class("plain"):
-            line = Text(to_ascii(line.plain), line.style, spans=line.spans)
         whole = base + self.app.console.get_style(line.style)
         return Strip(line.render(self.app.console)).apply_style(whole).adjust_cell_length(self.size.width, base)
 

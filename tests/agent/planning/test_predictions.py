@@ -34,13 +34,6 @@ def test_what_earlier_steps_showed_corrects_each_term_and_adds_what_is_left() ->
     assert [term.name for term in plain.terms].count(OTHER) == 0
 
 
-def test_a_step_takes_the_energy_and_the_price_of_all_hosts_for_its_time() -> None:
-    of = survey([host("a", 40, watts=100.0, price=3.0), host("b", 40, watts=50.0, price=0.6)])
-    found = predicted(of)
-    assert found.joules == pytest.approx(150.0 * found.seconds)
-    assert found.price == pytest.approx(3.6 * found.seconds / 3600)
-
-
 # --- Lower bounds ----------------------------------------------------------------------------------------------------
 
 
@@ -255,12 +248,3 @@ def test_a_corrected_term_says_by_how_much() -> None:
     compute, exchange, *_ = predicted(of).terms
     assert compute.source == "the slowest device's slice; 1.5 times that in steps of this job"
     assert "times" not in exchange.source
-
-
-def test_energy_and_price_are_those_of_all_hosts_or_not_known() -> None:
-    known = survey([host("a", 24, watts=100.0, price=0.2), host("b", 24, watts=50.0)], 1000)
-    found = predicted(known)
-    assert found.joules == pytest.approx(150 * found.seconds)
-    assert found.price == 0.0, "b's is not known"
-    alone = predicted(known.of(["a"]))
-    assert alone.price == pytest.approx(0.2 * alone.seconds / 3600)
