@@ -297,18 +297,18 @@ def _told(output: Output, host: str, asked: Asked) -> int:
 def _replayed(output: Output, path: Path | None) -> int:
     """Show a recording (None: the newest): in the app where there is a terminal for it, else its log and its end."""
     from hetero_tui import reports
+    from hetero_tui.fold import apply
     from hetero_tui.launcher import on_a_terminal, open_replay
-    from hetero_tui.recording.recording import newest, read
-    from hetero_tui.recording.replay import Replay
+    from hetero_tui.recording.replay import Replay, newest, read
 
     recording = commanding.checked(output, lambda: read(path if path is not None else newest()))
     if recording.cut_off:
         output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
     if not (output.as_json or output.plain) and on_a_terminal():
         return open_replay(Replay(recording))
-    narrator, state = Narrator(output, alone=True), recording.state_after(1)
-    for count in range(1, len(recording.entries) + 1):
-        state = recording.folded(state, count - 1, count)
+    narrator, state = Narrator(output, alone=True), recording.initial
+    for event in (event for _, event in recording.entries if event is not None):
+        state = apply(state, event)
         if not output.as_json:
             narrator(state)
     if output.as_json:

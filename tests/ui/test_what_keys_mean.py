@@ -12,8 +12,7 @@ from textual.widgets import Static
 
 from hetero_tui.events import HostState, RunProgressed
 from hetero_tui.fold import apply
-from hetero_tui.recording.recording import Recording
-from hetero_tui.recording.replay import Replay
+from hetero_tui.recording.replay import Recording, Replay
 from hetero_tui.ui.guards import refusal
 from hetero_tui.ui.keys import ADD, DEMO, EDIT, FLEET, KEYS, RUN
 from hetero_tui.ui.palette import DARK
@@ -222,8 +221,8 @@ def test_what_a_key_is_refused_for_names_only_keys_that_there_are(scenarios) -> 
 
 
 async def test_a_recording_names_no_key_that_asks_machines_and_says_why_it_refuses_them(scenarios, tmp_path) -> None:
-    entries = ((scenarios.NOW, scenarios.listed(scenarios.failed())),)
-    app = ReplayApp(Replay(Recording(tmp_path, "rc-lab", entries, (scenarios.NOW,), cut_off=False)))
+    shown = scenarios.listed(scenarios.failed())
+    app = ReplayApp(Replay(Recording(tmp_path, scenarios.NOW, shown, (), cut_off=False)))
     async with app.run_test(size=(120, 40)) as pilot:
         said = await everything_said(app, pilot)
         assert not [key.help for key in KEYS if (key.changes or key.asks == key.views) and key.help in said]
