@@ -283,11 +283,11 @@ class Session(Following):
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments.
 
-        Raises ClusterError if all hosts are in another inventory's cluster of the same name.
+        Raises ClusterError if another inventory's cluster of the same name is up.
         """
         before = self._state
         with self._working(STOPPING):
-            self._fleet.refuse_name_of_another(if_all=True)
+            self._fleet.refuse_name_of_another()
         self.notice(Level.INFO, announcement(self.teardown_preview()))
         self.emit(events.ClusterChanged(state=ClusterState.STOPPING))
         try:

@@ -36,7 +36,7 @@ ACTIONS = (
     Action(command="undrain", keys=("bring_back",)),
     Action(command="logs", keys=("logs",)),
     Action(command="down", keys=("teardown",)),
-    Action(command="replay", keys=("pause", "faster", "slower", "forward", "rewind")),
+    Action(command="replay", keys=("pause", "faster", "slower")),
     Action(command="demo", keys=("chaos", "demo")),
     Action(command="plan", why="the app has a view of the plan of a run that is on"),
     Action(command="bootstrap", keys=("install",)),

@@ -39,12 +39,6 @@ class Dialled:
     known_hosts: tuple[Path, ...]
     jumps: tuple[asyncssh.SSHClientConnection, ...] = ()
 
-    def shows_key_of(self, address: str, port: int) -> bool:
-        """Whether known_hosts has the server's key for that address too."""
-        key = self.connection.get_server_host_key()
-        known = host_keys.find(self.known_hosts, Target(address.lower(), port))
-        return any(entry.exact and not entry.marker and entry.key == key for entry in known)
-
     def close(self) -> None:
         """Close it and its jumps, the far end first."""
         for connection in (self.connection, *reversed(self.jumps)):

@@ -11,7 +11,7 @@ from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.check import _LOOK, _surroundings
 from hetero_tui.fleet.findings import (
     MOST_CLOCK_SKEW,
-    ShardHosts,
+    Surroundings,
     of_facts,
     of_link,
     of_network,
@@ -51,13 +51,13 @@ def test_a_finding_of_facts(make_facts, changes, level, what):
 def test_a_good_machine_has_no_finding(make_facts):
     facts = make_facts(accelerators=[GPU], torch_build="cu126")
     assert of_facts(HOST, facts) == ()
-    assert of_surroundings("nas", facts, ShardHosts(skew=-2.0, open_files=65536)) == ()
+    assert of_surroundings("nas", facts, Surroundings(skew=-2.0, open_files=65536)) == ()
     assert of_trial(HOST, facts, _shown(DeviceTrial("cuda:0", 0.1, ""))) == ()
 
 
 def test_findings_of_what_a_machine_is_set_to(make_facts):
     facts = make_facts(os={"system": "Darwin", "machine": "arm64"})
-    around = ShardHosts(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True, ends_at_logout=True)
+    around = Surroundings(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True, ends_at_logout=True)
     clock, sleep, battery, logout, files = of_surroundings("studio", facts, around)
     assert "90 s behind" in clock.what
     assert sleep.mend == "sudo pmset -c sleep 0"
@@ -142,7 +142,7 @@ def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says)
 
 
 def test_what_mends_a_finding_is_for_that_system_and_for_who_made_the_environment(make_facts):
-    around = ShardHosts(skew=90.0, open_files=256, sleeps_after=10)
+    around = Surroundings(skew=90.0, open_files=256, sleeps_after=10)
     mac, linux = make_facts(os={"system": "Darwin", "machine": "arm64"}), make_facts()
     for facts, words in ((mac, ("sntp", "pmset", "launchctl")), (linux, ("timedatectl", "gsettings", "limits.conf"))):
         found = of_surroundings("nas", facts, around)
@@ -188,12 +188,12 @@ def test_room_for_an_environment_is_enough_to_the_last_gigabyte(make_facts, giga
 def test_a_setting_at_its_limit_is_no_finding(make_facts):
     facts = make_facts()
     for around in (
-        ShardHosts(skew=MOST_CLOCK_SKEW),
-        ShardHosts(skew=-MOST_CLOCK_SKEW),
-        ShardHosts(open_files=4096),
+        Surroundings(skew=MOST_CLOCK_SKEW),
+        Surroundings(skew=-MOST_CLOCK_SKEW),
+        Surroundings(open_files=4096),
     ):
         assert of_surroundings("nas", facts, around) == ()
-    for around in (ShardHosts(skew=MOST_CLOCK_SKEW + 1), ShardHosts(open_files=4095)):
+    for around in (Surroundings(skew=MOST_CLOCK_SKEW + 1), Surroundings(open_files=4095)):
         assert len(of_surroundings("nas", facts, around)) == 1
 
 

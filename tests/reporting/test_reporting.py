@@ -20,6 +20,7 @@ import pytest
 from hetero_tui import commanding, events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import RunError, UsageError
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
@@ -28,10 +29,12 @@ from hetero_tui.reporting import svg, table
 from hetero_tui.reporting.figures import figures_of
 from hetero_tui.reporting.metrics import metrics, served
 from hetero_tui.reporting.page import page, speeds
+from hetero_tui.reports import recording_document
 from hetero_tui.session import Session
 from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 RUN = "digits-1"
 SWEEP = "sweep-1"
@@ -409,3 +412,10 @@ def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_w
     ]
     assert told == [(4, True), (4, False)]
     assert found.happened[-2].step == 3
+
+
+def test_states_are_codes_in_metrics_and_in_json() -> None:
+    state = apply(initial("lab", (("nas", "10.0.0.2"),)), events.HostChanged(host="nas", state=HostState.RETURNING))
+    assert 'hetero_tui_hosts{state="returning"} 1.0' in metrics(state, 0.0)
+    assert recording_document(0.0, 1.0, state)["hosts"][0]["state"] == "returning"
+    assert all(" " not in each for kind in (HostState, ClusterState, RunState) for each in kind)

@@ -75,7 +75,7 @@ def test_each_group_of_hosts_that_do_not_train_is_named_where_there_is_room(scen
     for word in (HostState.RESTARTING, HostState.BENCHED, HostState.RETURNING):
         hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)
         said = header_line(replace(state, hosts=hosts), "", scenarios.NOW, UTC, 200, DARK).plain
-        assert f"1 {word}" in said
+        assert f"1 {word.words}" in said
 
 
 def test_a_long_name_of_a_run_is_whole_where_the_age_of_its_last_step_can_be_said_in_fewer_words(scenarios) -> None:

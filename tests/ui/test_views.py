@@ -29,12 +29,13 @@ from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.logs import log_lines
 from hetero_tui.ui.views.plan import _cells as plan_cells
-from hetero_tui.ui.views.plan import reasons_lines
+from hetero_tui.ui.views.plan import helps, reasons_lines
 from hetero_tui.ui.views.plan import title_of as title_of_plan
 from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
+from remote_agent.planning import verdicts
 from remote_agent.protocol import PlanMade
 from remote_agent.states import RunState
 
@@ -806,3 +807,18 @@ async def test_a_low_terminal_has_host_and_fault_in_a_line_and_the_marked_one_wh
         assert "h" * length in app.main.pane.table.rows.marked_line
         foot = " ".join(" ".join(line.plain for line in app.main.pane.table.query_one("#foot", Lines).lines).split())
         assert what in foot
+
+
+def test_alike_hosts_that_the_plan_names_together_all_show_what_they_help() -> None:
+    hosts = [f"host{number}" for number in range(12)]
+    for names in (hosts[:6], hosts):
+        for said, shown in (
+            ("adds 12%: use it", "adds 12%"),
+            ("makes little difference (+0.4%)", "little difference (+0.4%)"),
+        ):
+            reasons = ("use sync on all", f"each of {verdicts.names(names)} {said}")
+            plan = protocol.PlanMade(
+                seq=1, time=0.0, strategy="sync", shares=(), reasons=reasons, left_out={"nas": "x"}
+            )
+            assert {helps(plan, name) for name in names} == {shown}
+            assert helps(plan, "nas") == ""
