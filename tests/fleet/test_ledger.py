@@ -37,15 +37,6 @@ def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> No
     assert not (tmp_path / "lab" / "ledger.jsonl").exists()
 
 
-def test_a_host_at_another_address_is_another_entry(tmp_path: Path) -> None:
-    ledger, moved = Ledger("lab", tmp_path), MERCER.model_copy(update={"address": "192.0.2.9"})
-    ledger.intend(MERCER, "node")
-    ledger.intend(moved, "node")
-    assert [entry.host for entry in ledger.entries()] == [moved, MERCER]
-    ledger.cleaned(moved.model_copy(update={"cpus": 2}))
-    assert [entry.host for entry in ledger.entries()] == [MERCER]
-
-
 def test_what_a_cluster_of_another_name_has_of_the_same_machines_is_known(tmp_path: Path) -> None:
     for cluster, hosts in {"lab": [MERCER, NAS], "renamed": [MERCER], "apart": [NAS], "down": [MERCER]}.items():
         for host in hosts:

@@ -17,12 +17,10 @@ from hetero_tui.fleet.teardown import announcement, preview, tear_down
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
-from hetero_tui.state import RunView, State
+from hetero_tui.state import State
 from hetero_tui.transport.base import Completed
 from hetero_tui.transport.local import LocalTransport
-from remote_agent import protocol
 from remote_agent.host import layout, processes
-from remote_agent.states import RunState
 
 NAS = Host(name="nas", connection="local")
 
@@ -107,14 +105,6 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
     assert left.detail.endswith("-> if so: `ssh-keygen -R nas`")
 
 
-async def test_a_machine_on_which_nothing_ran_is_not_called_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    machine, nothing = LocalTransport(NAS), Ledger("home", tmp_path)
-    heard: list[events.Event] = []
-    await tear_down("home", {NAS: machine}, {}, nothing, nothing, heard.append, purge=False)
-    assert [event.state for event in heard if isinstance(event, events.HostChanged)] == [events.HostState.IDLE]
-
-
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:
     """Start a Python program as a process of this cluster."""
     return processes.launch(folder, name, [sys.executable, "-c", program, *arguments], folder / "logs" / f"{name}.log")
@@ -125,14 +115,3 @@ def test_a_teardown_says_what_it_knows_of_and_claims_nothing_where_it_knows_of_n
     assert announcement(preview(state, ())) == "tearing lab down: every host is looked at"
     known = announcement(preview(state, ("b", "a")))
     assert known == "tearing lab down: what was started on a, b; every host is looked at"
-
-
-def test_the_question_names_each_run_that_goes_on() -> None:
-    listed = [
-        protocol.RunSummary(id=name, job="text", state=state, step=3, loss=None, started=None)
-        for name, state in (("text-1", RunState.RUNNING), ("text-2", RunState.FINISHED), ("text-3", RunState.STARTING))
-    ]
-    run = RunView(run="text-1", job="text", state=RunState.RUNNING, step=7)
-    known = State(cluster="lab", run=run, runs=tuple(listed))
-    assert preview(known, ()).running == "text-1 at step 7 (no checkpoint yet); text-3"
-    assert preview(State(cluster="lab", runs=tuple(listed)), ()).running == "text-1; text-3"

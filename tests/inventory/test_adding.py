@@ -56,16 +56,6 @@ def test_hosts_of_an_ssh_config_and_of_what_it_includes(tmp_path):
     assert ssh_config_hosts(tmp_path / "none") == ()
 
 
-def test_what_an_included_file_includes_lies_in_the_folder_of_the_users_own_file_as_for_ssh(tmp_path):
-    (tmp_path / "more.d").mkdir()
-    (tmp_path / "config").write_text("Include more.d/one\n")
-    (tmp_path / "more.d/one").write_text("Include two more.d/three\n")
-    (tmp_path / "two").write_text("Host two\n")
-    (tmp_path / "more.d/two").write_text("Host wrong\n")
-    (tmp_path / "more.d/three").write_text("Host three\n")
-    assert ssh_config_hosts(tmp_path / "config") == ("two", "three")
-
-
 def test_a_host_of_an_ssh_config_that_can_not_be_added_is_said_and_the_others_are_added(cli):
     (cli.home / ".ssh").mkdir()
     (cli.home / ".ssh/config").write_text(
@@ -210,28 +200,3 @@ def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
 def test_mutated_inventories_are_read_and_edited_or_each_mistake_has_its_line(tmp_path, seed):
     for one in range(seed, seed + 10):
         assert wrong_with(mutated(one), tmp_path) == "", one
-
-
-@pytest.mark.parametrize(
-    ("before", "name", "fields", "after"),
-    [
-        (
-            "hosts: {a: {address: y, port}}\n",
-            "a",
-            {"address": "y", "cpus": 2},
-            "hosts: {a: {address: y, port, cpus: 2}}\n",
-        ),
-        ("hosts: {a: {address: y, port}}\n", "a", {"address": "y", "port": 3}, "hosts: {a: {address: y, port: 3}}\n"),
-        (
-            "defaults: {address: x}\nhosts: {a, b: {port: 5}}\n",
-            "a",
-            {"port": 3},
-            "defaults: {address: x}\nhosts: {a: {port: 3}, b: {port: 5}}\n",
-        ),
-    ],
-)
-def test_a_key_without_a_colon_is_one_without_a_value(before, name, fields, after, tmp_path):
-    path = tmp_path / "inventory.yaml"
-    path.write_text(before)
-    change_host(path, name, fields)
-    assert path.read_text() == after

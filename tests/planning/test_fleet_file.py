@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import PlanError
-from hetero_tui.inventory.document import LARGEST
 from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, PAYLOAD, USED, WIFI_BYTES
 from hetero_tui.planning.fleet_file import MAX_DEVICES, read
 
@@ -120,11 +119,3 @@ def test_a_file_may_have_a_thousand_devices_and_no_more(tmp_path: Path) -> None:
     assert len(read(written(tmp_path, text.replace("COUNT", "1"))).hosts) == MAX_DEVICES
     assert mistakes(tmp_path, text.replace("COUNT", "2")) == ["line 6: hosts.b: more than 1,000 devices in all"]
     assert mistakes(tmp_path, text.replace("COUNT", "100000000")) == ["line 6: hosts.b: more than 1,000 devices in all"]
-
-
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert mistakes(tmp_path, "#" * (LARGEST + 1)) == [f"larger than {LARGEST >> 10} KiB: no fleet file"]
-    whole = f"{TOP}hosts: {{a: {{speed: 1}}}}\n"
-    assert read(written(tmp_path, whole + "#" * (LARGEST - len(whole)))).names == ("a",)
-    with pytest.raises(PlanError, match="can't read"):
-        read(tmp_path / "nothing.yaml")

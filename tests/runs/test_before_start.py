@@ -16,7 +16,6 @@ from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs import before_start
 from hetero_tui.runs.order import read_order
-from hetero_tui.runs.sweep import read_sweep
 from hetero_tui.transport import open_transport
 
 
@@ -110,14 +109,6 @@ async def test_what_can_not_be_encrypted_is_refused_before_the_cluster_is_starte
         await before_start.refuse_early(looked_at, read_order("digits", [pair]))
 
 
-async def test_other_jobs_and_trials_that_get_their_files_later_are_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path]
-) -> None:
-    looked_at = fleet(monkeypatch, homes, head="b")
-    await before_start.refuse_files(looked_at, read_order("digits"))
-    await before_start.refuse_files(looked_at, read_order("hf-lm", ["model=~/none"], swept=["data"]))
-
-
 async def test_a_host_whose_python_fails_is_left_to_the_run(
     monkeypatch: pytest.MonkeyPatch, homes: dict[str, Path]
 ) -> None:
@@ -181,10 +172,3 @@ async def test_a_setting_without_effect_is_told_before_anything_starts(
     told: list[str] = []
     assert await before_start.archive_of(read_order("digits", settings), lambda _, text: told.append(text)) is None
     assert told == said
-
-
-async def test_a_setting_that_counts_with_one_that_is_swept_is_not_told_to_have_no_effect() -> None:
-    order = read_sweep("digits", ["outer=none,nesterov"], 2, pairs=["outer_momentum=0.5", "strategy=local_sgd"])
-    told: list[str] = []
-    await before_start.archive_of(order, lambda _, text: told.append(text))
-    assert told == []

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs import code
 from hetero_tui.runs.code import collect
 
 
@@ -58,14 +57,6 @@ def test_modules_beside_the_job_go_with_it_and_those_that_they_import(tmp_path: 
         "helper.py", "job.py", "late.py", "lazy.py", "named.py",
         "parts/__init__.py", "parts/first.py", "parts/second.py", "tools/deep.py", "tools/near.py",
     ]  # fmt: skip
-
-
-def test_a_package_wins_over_a_module_and_relative_imports_within_it_are_followed(tmp_path: Path) -> None:
-    job = write(tmp_path, job="import p\n", p="", other="")
-    (tmp_path / "p/inner").mkdir(parents=True)
-    (tmp_path / "p/__init__.py").write_text("from .inner.deep import x\n")
-    (tmp_path / "p/inner/deep.py").write_text("import other\n")
-    assert names(job) == ["job.py", "p/__init__.py", "p/inner/deep.py", "other.py"]
 
 
 def test_a_library_with_compiled_modules_that_was_installed_beside_the_job_stays(tmp_path: Path) -> None:
@@ -145,17 +136,6 @@ def test_what_can_not_be_sent_is_refused_all_at_once(tmp_path: Path) -> None:
     assert names(job, "data") == ["job.py", "data/good", "data/x.py"]
     (here / "link").symlink_to(tmp_path / "other")
     assert names(job, "link") == ["job.py", "link/job.py"], "a link that is named is meant"
-
-
-def test_too_much_is_refused_with_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = write(tmp_path, job="", small="")
-    for name, size in (("big.bin", 60 << 20), ("bigger.bin", 80 << 20)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    said = refusal(job, "big.bin", "bigger.bin", "small.py")
-    assert "the job's files are 140.0 MB, more than 64.0 MB; the largest: bigger.bin 80.0 MB, big.bin 60.0 MB" in said
-    monkeypatch.setattr(code, "MAX_FILES", 2)
-    assert "more than 2 files" in refusal(job, ".")
 
 
 def test_the_archive_holds_the_files_and_what_was_left(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError, RunError
-from hetero_tui.runs.order import Order, read_order
 from hetero_tui.runs.sweep import order_from, parse_parameter, read_sweep
 from remote_agent import settings
 from remote_agent.protocol import SweepResult, Trial
@@ -116,34 +115,6 @@ def test_all_mistakes_are_said_at_once() -> None:
         assert part in said, said
 
 
-def test_an_unknown_parameter_is_said_beside_mistakes_in_settings() -> None:
-    with pytest.raises(OrderError) as caught:
-        read_sweep("hf-lm", ["nope=1..2", "contxt=8..16"], 5)
-    said = "\n".join(caught.value.mistakes)
-    for part in ("--set model: has to be given", "--param nope=1..2: no such setting", "did you mean 'context'?"):
-        assert part in said, said
-
-
-def test_a_misspelt_setting_of_ours_is_said_though_only_the_host_knows_the_jobs_own(tmp_path: Path) -> None:
-    """``sweep`` and ``train`` alike, by near names and by initials; what the job's files mention may be its own."""
-    job = tmp_path / "job.py"
-    job.write_text("from base import *\nclass Job(Base):\n    depths = 3\n")
-
-    def sweep(text: str) -> Order:
-        return read_sweep(f"{job}:Job", [text], 5)
-
-    for name in ("lr", "learnin_rate"):
-        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
-            read_order(f"{job}:Job", [f"{name}=0.1"])
-        with pytest.raises(OrderError, match="did you mean 'learning_rate'"):
-            sweep(f"{name}=0.1..1")
-
-    assert sweep("depths=2..8").search is not None
-    job.write_text(job.read_text() + "    lr = 3\n")
-    assert (search := sweep("lr=0.1..1").search) is not None
-    assert search.parameters[0].name == "lr", "the job's own, and not ours"
-
-
 FIXED = """
 class Job:
     def create_model(self): ...
@@ -186,14 +157,6 @@ def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts
         read_sweep(f"{file}:{job}", [parameter], 5)
 
 
-def test_a_setting_that_the_jobs_files_may_read_is_left_to_the_host(tmp_path: Path) -> None:
-    file = tmp_path / "job.py"
-    for rate in ("config.learning_rate", "vars(config)['learn' + 'ing_rate']", "library.rate(config)"):
-        file.write_text(FIXED.format(rate=rate))
-        assert read_sweep(f"{file}:Job", ["learning_rate=1e-4..1"], 5).search is not None
-    assert read_sweep("digits", ["lora_rank=2,4", "lora_alpha=1..9"], 5).search is not None
-
-
 def test_a_sweep_without_parameters_is_refused() -> None:
     with pytest.raises(OrderError, match="no --param"):
         read_sweep("digits", [], 5)
@@ -227,33 +190,6 @@ def test_training_takes_the_best_settings_and_the_users_own_count_more() -> None
     assert order.settings == {"num_iterations": "900", "seed": "7", "learning_rate": "0.003"}
     with pytest.raises(OrderError, match="'nonsense' is not key=value"):
         order_from(result(), None, ["nonsense"])
-
-
-def test_the_users_own_length_replaces_the_sweeps() -> None:
-    order = order_from(result(), None, ["epochs=3"])
-    assert order.settings == {"epochs": "3", "seed": "7", "learning_rate": "0.003"}
-
-
-def test_a_seed_is_a_whole_number_however_it_is_written() -> None:
-    order = read_sweep("digits", ["learning_rate=1e-4..1e-2:log"], 4, pairs=["seed=1e3"])
-    assert order.search is not None
-    assert order.search.seed == 1000
-
-
-def test_a_range_of_more_whole_numbers_than_can_be_listed_is_a_range() -> None:
-    search = read_sweep("digits", ["warmup_steps=0..1e12"], 5).search
-    assert search is not None
-    assert search.trials == 5
-    assert len({row["warmup_steps"] for row in search.values()}) == 5
-
-
-def test_what_the_trials_get_is_given_and_what_they_may_get_is_no_conflict() -> None:
-    order = read_sweep("hf-lm", ["model=a,b", "lora_rank=4,8"], 3, pairs=["data=text", "quantize=nf4"])
-    assert order.settings == {"data": "text", "quantize": "nf4"}
-    with pytest.raises(OrderError) as refused:
-        read_sweep("hf-lm", ["model=a,b", "context=8,16"], 3, pairs=["quantize=nf4"])
-    assert refused.value.step == "sweep"
-    assert [mistake.partition(":")[0] for mistake in refused.value.mistakes] == ["--set data", "--set quantize=nf4"]
 
 
 def test_few_combinations_are_each_tried_once() -> None:

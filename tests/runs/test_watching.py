@@ -47,13 +47,6 @@ async def test_the_loss_of_the_head_ends_what_waits_for_it() -> None:
     assert closed == ["closed"]
 
 
-async def test_what_ends_by_itself_ends_without_an_error() -> None:
-    watch = asyncio.create_task(asyncio.Event().wait())
-    seen = [number async for number in until_lost(numbers(3, for_ever=False, closed=[]), watch)]  # type: ignore[arg-type]
-    watch.cancel()
-    assert seen == [0, 1, 2]
-
-
 class Fleet:
     """A head that answers as ``answers`` says, look after look, and one host that says whether it reaches it."""
 
@@ -129,15 +122,3 @@ def test_of_a_long_run_only_the_newest_events_are_kept() -> None:
     assert seen.lines(after=KEPT) == f"line {KEPT + 1}\nline {KEPT + 2}\n".encode()
     assert seen.same(HostText("line 1"), 1)
     assert not seen.same(HostText("another"), KEPT)
-
-
-def test_of_a_run_that_was_attached_to_late_what_is_older_is_not_kept() -> None:
-    seen = Seen()
-    for seq in (1, 500, 1000, 1001):  # its history in few steps
-        seen.add(HostText(f"line {seq}"), seq)
-    assert seen.lines(after=1000) == b"line 1001\n"
-    assert seen.lines(after=998) == b""
-    assert all(seen.same(HostText(f"line {seq}"), seq) for seq in (1, 900, 1000, 1001))
-    assert not seen.same(HostText("line 1000"), 1001)
-    seen.cut(1000)
-    assert (seen.last, seen.lines(after=999)) == (1000, b"line 1000\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,33 +46,11 @@ def test_a_file_in_a_folders_place_is_refused_and_so_is_a_folder_in_a_files(tmp_
     refuse_kind(tmp_path / "new", form)
 
 
-@pytest.mark.parametrize(
-    ("form", "mark"), [("hf", "config.json"), ("merged", "config.json"), ("peft", "adapter_config.json")]
-)
-def test_a_folder_of_other_files_is_refused_before_the_head_makes_the_export(
-    tmp_path: Path, form: str, mark: str
-) -> None:
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"such as notes\.txt") as error:
-        refuse_kind(tmp_path, form)
-    assert "--output" in error.value.hint
-    (tmp_path / mark).touch()
-    refuse_kind(tmp_path, form)  # an earlier export, whose other files the job has made
-
-
 @pytest.mark.parametrize("form", ["pt", "hf"])
 def test_a_place_below_a_file_is_refused_before_the_head_makes_the_export(tmp_path: Path, form: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file is a file"):
         refuse_kind(tmp_path / "file/new/weights", form)
-
-
-@pytest.mark.parametrize("form", ["pt", "hf"])
-def test_a_place_in_a_folder_that_does_not_exist_is_refused_and_no_folder_is_made(tmp_path: Path, form: str) -> None:
-    with pytest.raises(UsageError, match=f"can't be written: there is no folder {tmp_path}/some/new") as refused:
-        refuse_kind(tmp_path / "some/new/weights", form)
-    assert refused.value.hint == "make it, or name another place with --output"
-    assert not [*tmp_path.iterdir()]
 
 
 class Gone(Exception):
@@ -93,19 +71,6 @@ def lines_of(step: int, *, ends_before: str = "") -> Callable[..., Any]:
 
     at = step
     return follow
-
-
-async def test_an_export_that_is_ended_leaves_the_files_of_the_one_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model of several files would else be half of one step and half of another, and load without a word."""
-    transport = open_transport(Host(name="nas", connection="local"), Inventory(cluster="lab", hosts=()))
-    found = Exported(files=dict.fromkeys(NAMES, 1), step=1, name="hf-1")
-    for step, ends_before in ((1, ""), (2, NAMES[-1])):
-        monkeypatch.setattr(agent, "follow", lines_of(step, ends_before=ends_before))
-        with pytest.raises(Gone) if ends_before else nullcontext():
-            await _bring(transport, "lab", (), found, tmp_path / "model", is_single=False)
-        assert {path.name: path.read_text() for path in (tmp_path / "model").iterdir()} == dict.fromkeys(NAMES, "1")
 
 
 async def test_the_files_of_two_exports_to_one_folder_are_all_of_one_of_them(
