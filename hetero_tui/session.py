@@ -182,7 +182,7 @@ class Session(Following):
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks, needed_by_head(order))
-            await refuse_early(fleet, order)
+            refuse_early(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             elif order.script is None or order.search is not None:

@@ -14,13 +14,11 @@ from typing import Any
 from hetero_tui.errors import ChangesError, OrderError
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect, parsed
-from hetero_tui.runs.metrics import metrics_of
-from hetero_tui.runs.metrics import mistake as wrong_metric
 from hetero_tui.runs.outline import Outline, outline
 from hetero_tui.text import meant
 from remote_agent import kinds
 from remote_agent import settings as fields
-from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
+from remote_agent.idle_settings import idle
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.search import Search
 
@@ -128,9 +126,6 @@ def read_order(
     if found.name and has_no_validation(found, code):
         unheard = [f"{name}={read[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
         mistakes += [placed(mistake, wanted, found) for mistake in unheard]
-    elif found.name and (goal := read.get("keep_best")):
-        why = wrong_metric(goal, known_metrics(found))
-        mistakes += [placed(f"keep_best={goal}: {why}", wanted, found)] if why else []
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in sorted(fields.FOR_SCRIPTS)
@@ -167,13 +162,6 @@ def has_no_validation(job: Job, code: Code | None) -> bool:
         return b"create_validation_data" not in ready_file(job).read_bytes()
     names = {"create_validation_data", "validation_data"}
     return code is not None and not job.is_open and not names & code.words.keys()
-
-
-def known_metrics(job: Job) -> frozenset[str] | None:
-    """The metrics of a job's validation, see :func:`metrics_of`; raises OrderError if its file can't be read."""
-    file = job.file or ready_file(job)
-    text = outline(parsed(file, str(file)))
-    return metrics_of(text, job.name if job.file is not None else text.jobs()[0])
 
 
 def ready_file(job: Job) -> Path:
@@ -296,21 +284,9 @@ def rest_of(job: Job, code: Code | None) -> Mapping[str, Any]:
 
 
 def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
-    """Of the settings of a sweep's trials those that have no effect for sure, and why.
-
-    Raises:
-        OrderError: the job's file can't be read.
-    """
-    values = {
-        name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
-    }
-    found = dict(idle(values))
-    if job.file is not None:
-        text = outline(parsed(job.file, str(job.file)))
-        for name, function in ASKED_BY.items():
-            if text.leaves_out(job.name, function, name):
-                found[name] = not_asked_for(name)
-    return found
+    """Of the settings of a sweep's trials those that have no effect for sure, and why; raises OrderError."""
+    read = fields.values_of(settings, rest_of(job, code))
+    return dict(idle({name: value for name, value in read.items() if name not in swept}))
 
 
 def own_hints(job: Job) -> dict[str, Any]:

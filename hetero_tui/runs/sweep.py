@@ -14,13 +14,11 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.metrics import mistake as wrong_metric
 from hetero_tui.runs.order import (
     NO_VALIDATION,
     Job,
     Order,
     has_no_validation,
-    known_metrics,
     misspelt,
     own_hints,
     parse_job,
@@ -138,8 +136,6 @@ def read_sweep(
     if order is not None and has_no_validation(order.job, order.code):
         wrong += [f"--param {name}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if name in found]
         mistakes += [f"--by {metric}: {NO_VALIDATION}"] if goal.metric != "loss" else []
-    elif order is not None and goal.metric != "loss" and (why := wrong_metric(metric, known_metrics(order.job))):
-        mistakes.append(f"--by {metric}: {why}")
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:

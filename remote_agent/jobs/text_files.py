@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remote_agent.errors import first_line
-from remote_agent.host.model_files import ENDINGS
 from remote_agent.training.errors import JobError
 
 _UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
@@ -18,14 +17,14 @@ def texts(data: str, field: str) -> Iterator[str]:
     place = Path(data).expanduser()
     files = [place]
     if place.is_dir():
-        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
+        files = sorted(path for path in place.rglob("*") if path.suffix in (".jsonl", ".txt") and path.is_file())
     hint = "name a .jsonl or .txt file, or a folder of them, on the head"
     if not place.exists():
         raise JobError(f"data={data}: not there", hint=hint)
     if not place.is_dir() and not place.is_file():
         raise JobError(f"data={data}: neither a file nor a folder", hint=hint)
-    if not files or files[0].suffix not in ENDINGS:
-        raise JobError(f"data={data}: no {' or '.join(ENDINGS)} file", hint=hint)
+    if not files or files[0].suffix not in (".jsonl", ".txt"):
+        raise JobError(f"data={data}: no .jsonl or .txt file", hint=hint)
     found = False
     for path in files:
         for text in _texts_of(path, field):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from remote_agent.host.model_files import OTHER_FORMS
 from remote_agent.training.errors import JobError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -72,7 +71,9 @@ def _files(named: str, folder: Path) -> list[Path]:
             raise JobError(f"{named}: {cause}", hint=DAMAGED) from error
     if any(folder.glob("*.safetensors")):
         raise JobError(f"{named}: there is neither {WEIGHTS} nor {INDEX}", hint="copy the whole folder")
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMS)
+    others = sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+    )
     if others:
         hint = "save the model as safetensors (`save_pretrained` of transformers), or set from_scratch=true"
         raise JobError(f"{named}: {others[0]} is no safetensors", hint=hint)

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from remote_agent import jobs
-from remote_agent.host import model_files
 from remote_agent.jobs import language_model
 from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.protocol import CLUSTER_MARK
@@ -230,51 +229,6 @@ def spoil_weights(weights: Path, name: str) -> None:
         weights.unlink()
         map_ = {"model.norm.weight": "model-00001-of-00002.safetensors"}
         weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": map_}))
-
-
-def early(**given: Any) -> str:
-    """What is known of the files before anything is started, in words."""
-    return "; ".join(f"{cause} ({hint})" for cause, hint in model_files.mistakes(given))
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("whole", ""),
-        ("empty", "there are no weights"),
-        ("pickled", "pytorch_model.bin is no safetensors (save the model"),
-        ("large-tokenizer", "its numbers go up to 57, the model knows 24"),
-        ("elsewhere", "not a folder on this host"),
-        ("adapter", "an adapter without its model (export the run"),
-    ],
-)
-def test_what_the_names_and_headers_of_the_files_tell_is_known_without_any_library(
-    folder: Path, model: str, said: str
-) -> None:
-    place = folder / model if model == "elsewhere" else broken(folder, model)
-    found = early(model=str(place), data=str(folder / "text.jsonl"))
-    assert said in found
-    assert bool(said) is bool(found)
-
-
-def test_what_is_damaged_in_other_ways_is_left_to_the_jobs_own_check(folder: Path) -> None:
-    for name in (*CONFIGS, *TOKENIZERS, *INDICES, "cut-off", "int8", "pointer", "small-tokenizer", "no-tokenizer"):
-        found = early(model=str(broken(folder, name)), data=str(folder / "text.jsonl"), lora_targets="q_proj")
-        assert not found, name
-
-
-def test_targets_tokenizer_and_data_are_looked_at_early_too(folder: Path, tmp_path: Path) -> None:
-    (blank := tmp_path / "blank.txt").write_text(" \n")
-    given = {"model": str(broken(folder, "whole")), "data": str(blank), "lora_targets": "q_prj, o_prj"}
-    found = early(**given, tokenizer=str(tmp_path / "none"))
-    assert (
-        "lora_targets=q_prj,o_prj: the model has no linear layer of these names (did you mean q_proj,o_proj?)" in found
-    )
-    assert f"tokenizer={tmp_path}/none: not a folder" in found
-    assert "there is no text in it" in found
-    assert "no .jsonl or .txt file" in early(**given | {"data": str(folder / "whole")})
-    assert "not there" in early(**given | {"data": str(tmp_path / "none")})
-    assert early(**given | {"from_scratch": True, "data": str(folder / "text.jsonl")}) == ""
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ async def test_nothing_is_measured_beside_a_run_a_sweep_or_a_script(
         ("head_name", lambda _: "laptop"),
         ("specification", lambda *_: SPEC),
         ("kept", nothing),
-        ("refuse_early", nothing),
+        ("refuse_early", lambda *_: None),
     ):
         monkeypatch.setattr(measured, name, found)
     monkeypatch.setattr(measured, "list_runs", runs)

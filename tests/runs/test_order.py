@@ -9,7 +9,6 @@ import pytest
 from hetero_tui.errors import OrderError
 from hetero_tui.runs.order import parse_job, parse_settings, read_changes, read_order
 from hetero_tui.runs.outline import outline
-from hetero_tui.runs.sweep import read_sweep
 
 JOB = """
 from remote_agent.training import DistributedTrainer, TrainingConfig
@@ -238,20 +237,6 @@ outside = build()
 """
 
 
-@pytest.mark.parametrize("name", ["job", "again"])
-def test_the_settings_of_a_job_that_a_helper_function_makes_are_known(file: Path, name: str) -> None:
-    file.write_text(MADE)
-    assert read_order(f"{file}:{name}", ["depth=2", "seed=1"]).job.is_open is False
-    with pytest.raises(OrderError) as error:
-        read_order(f"{file}:{name}", ["depht=2"])
-    assert "--set depht: no such setting; did you mean 'depth'?" in error.value.mistakes[0]
-
-
-def test_a_helper_function_that_makes_the_only_job_makes_it_the_one_that_is_meant(file: Path) -> None:
-    file.write_text(MADE.partition("again =")[0])
-    assert parse_job(str(file)).name == "job"
-
-
 @pytest.mark.parametrize("name", ["other", "passed", "some", "outside"])
 def test_settings_that_only_running_the_file_would_tell_are_left_to_the_host(file: Path, name: str) -> None:
     file.write_text(MADE)
@@ -319,42 +304,3 @@ def test_a_setting_that_needs_validation_data_is_refused_where_the_job_has_none_
         assert pair.partition("=")[0] in read_order(f"{file}:Job", both).settings
     file.write_text(PLAIN)
     assert read_order(f"{file}:Job", ["evaluate_every=0"]).settings == {"evaluate_every": "0"}
-
-
-MEASURES = f"{PLAIN}    def create_validation_data(self): ...\n"
-F1 = "    def metrics(self, model, batch):\n        if batch:\n            return {'f1': 1.0}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "goal", "said"),
-    [
-        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "val_loss", "the job's validation measures auc, f1"),
-        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "max:f2", "did you mean 'f1'"),
-        (f"{F1}        return {{'f1': 0.0, 'auc': 0.5}}\n", "max:auc", ""),
-        (f"{F1}        return dict(auc=0.5)\n", "val_loss", ""),
-        ("    metrics = staticmethod(print)\n", "max:f1", ""),
-        ("", "max:accuracy", ""),
-        ("    def loss(self, model, batch): ...\n", "max:accuracy", "the job's validation measures val_loss"),
-        ("    def loss(self, model, batch): ...\n", "max:val_kl", ""),
-        ("", "val_los", "did you mean 'val_loss'?"),
-        ("", "min:val_los", ""),
-        ("", "min:los", "did you mean 'val_loss'?"),
-    ],
-)
-def test_a_metric_that_the_job_does_not_measure_is_refused_where_its_text_says_so(
-    file: Path, text: str, goal: str, said: str
-) -> None:
-    file.write_text(MEASURES + text)
-    if not said:
-        assert read_order(f"{file}:Job", [f"keep_best={goal}"])
-        assert read_sweep(str(file), ["lr=0.1,0.2"], 2, metric=goal).search is not None
-        return
-    for pair in (f"keep_best={goal}", f"kb={goal}"):
-        with pytest.raises(OrderError) as refused:
-            read_order(f"{file}:Job", [pair])
-        assert f"--set keep_best={goal}: " in str(refused.value)
-        assert said in str(refused.value)
-    with pytest.raises(OrderError) as refused:
-        read_sweep(str(file), ["lr=0.1,0.2"], 2, metric=goal)
-    assert f"--by {goal}: " in str(refused.value)
-    assert said in str(refused.value)

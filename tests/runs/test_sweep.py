@@ -115,46 +115,20 @@ def test_all_mistakes_are_said_at_once() -> None:
         assert part in said, said
 
 
-FIXED = """
-class Job:
-    def create_model(self): ...
-    def create_data(self): ...
-    def create_optimizer(self, model, config): return SGD(model.parameters(), lr={rate})
-    def create_scheduler(self, optimizer, config): return StepLR(optimizer, 10)
-class Usual:
-    def create_model(self): ...
-    def create_data(self): ...
-job = DistributedTrainer(model_factory=Job(), data_loader=[])
-usual = DistributedTrainer(model_factory=Usual(), data_loader=[])
-"""
-
-
 @pytest.mark.parametrize(
-    ("job", "parameter", "why"),
+    ("parameter", "why"),
     [
-        ("Job", "schedule=linear,cosine", "the job's create_scheduler does not use config.schedule"),
-        ("job", "schedule=linear,cosine", "the job's create_scheduler does not use config.schedule"),
-        ("Job", "warmup_steps=1..9", "the job's create_scheduler does not use config.warmup_steps"),
-        ("Job", "learning_rate=1e-4..1", "the job's create_optimizer does not use config.learning_rate"),
-        ("Job", "lora_alpha=1..9", "it counts with lora_rank=16 or another"),
-        ("Job", "topk_fraction=0.1..1", "it counts with codec=topk"),
-        ("Job", "outer_momentum=0.1..0.9", "it counts with outer=nesterov"),
-        ("Job", "staleness=1..9", "each trial is on one device"),
-        ("Job", "clip_norm=1..9", ""),
-        ("Usual", "schedule=linear,cosine", ""),
-        ("usual", "learning_rate=1e-4..1", ""),
+        ("lora_alpha=1..9", "it counts with lora_rank=16 or another"),
+        ("outer_momentum=0.1..0.9", "it counts with outer=nesterov"),
+        ("clip_norm=1..9", ""),
     ],
 )
-def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts(
-    tmp_path: Path, job: str, parameter: str, why: str
-) -> None:
-    file = tmp_path / "job.py"
-    file.write_text(FIXED.format(rate=0.1))
+def test_a_sweep_over_a_setting_without_effect_is_refused_before_anything_starts(parameter: str, why: str) -> None:
     if not why:
-        assert read_sweep(f"{file}:{job}", [parameter], 5).search is not None
+        assert read_sweep("digits", [parameter], 5).search is not None
         return
     with pytest.raises(OrderError, match=re.escape(why)):
-        read_sweep(f"{file}:{job}", [parameter], 5)
+        read_sweep("digits", [parameter], 5)
 
 
 def test_a_sweep_without_parameters_is_refused() -> None:
