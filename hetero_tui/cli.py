@@ -7,18 +7,19 @@ behind, 130 interrupted. Without a command the terminal app opens.
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, cli_sweep, cli_web, commanding, plan_command
+from hetero_tui import __version__, cli_hosts, cli_runs, cli_sweep, commanding, plan_command
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
-from hetero_tui.interrupted import PLANNING, STARTING, half_way
+from hetero_tui.intents import PLANNING, STARTING, half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -46,8 +47,6 @@ application = typer.Typer(
 application.add_typer(cli_hosts.commands)
 application.add_typer(cli_runs.commands)
 application.add_typer(cli_sweep.commands)
-application.add_typer(cli_ray.commands)
-application.add_typer(cli_web.commands)
 
 
 @application.callback(invoke_without_command=True)
@@ -250,3 +249,30 @@ async def down(
         )
         clean = "nothing of ours runs any more" if report.kept else "nothing is left"
         return commanding.report_leftovers(output, report, f"{clean}{unseen if report.unseen else ''}")
+
+
+@application.command()
+def web(
+    context: typer.Context,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")] = 0,
+    accept: AcceptKeys = False,
+) -> None:
+    """Show the app in a browser of this computer until Ctrl-C. The link works once."""
+    output = Output()
+    options = context.find_root().params
+    inventory = str(Path(context.obj).absolute())
+
+    async def whole() -> int:
+        if find_spec("textual_serve") is None:
+            raise UsageError("textual-serve is not installed", step="web", hint="pip install 'hetero-tui[web]'")
+        from hetero_tui import web as served
+
+        command = served.app_command(
+            inventory, accept_new_host_keys=accept or options["accept"], readonly=options["readonly"]
+        )
+        with served.listen(port) as listening:
+            output.say("open this in a browser on this computer; it works once (Ctrl-C ends it):")
+            await served.GuardedServer(command, listening).run(output.data)
+        return DONE
+
+    raise typer.Exit(run_to_end(whole, output.complain, interrupted="the page is closed; what runs on hosts goes on"))

@@ -13,7 +13,7 @@ from hetero_tui import commanding
 from hetero_tui.cli_options import Host as HostName
 from hetero_tui.commanding import Call
 from hetero_tui.errors import HeteroTuiError, UsageError
-from hetero_tui.interrupted import half_way
+from hetero_tui.intents import half_way
 from hetero_tui.launcher import DONE
 from hetero_tui.narration import Output
 

@@ -69,16 +69,3 @@ def test_every_module_says_in_a_docstring_what_it_is(package: str) -> None:
         str(path.relative_to(REPOSITORY)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
-
-
-MAX_LINES = 400
-LONGER = {
-    "remote_agent/probe.py": "it is sent alone, and runs before anything else of ours is on a host",
-    "remote_agent/protocol.py": "all that goes over the wire between laptop and hosts, in one place",
-}
-
-
-def test_no_file_is_long_without_a_reason() -> None:
-    files = [path for package in ("hetero_tui", "remote_agent") for path in (REPOSITORY / package).rglob("*.py")]
-    long = {str(path.relative_to(REPOSITORY)) for path in files if len(path.read_text().splitlines()) > MAX_LINES}
-    assert long == set(LONGER)

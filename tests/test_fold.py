@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hetero_tui import events
-from hetero_tui.calls import call_for
 from hetero_tui.event_log import LOG_LINES
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
+from hetero_tui.intents import call_for
 from hetero_tui.reporting.metrics import metrics
 from hetero_tui.reports import status_document
 from hetero_tui.state import (

@@ -25,9 +25,8 @@ from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import Entry, Ledger, place_of
 from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
 from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, changed_by, probe_fleet
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
+from hetero_tui.fleet.survey import FleetView, Surveyed, head_name, mark_replaced, newest_epoch, survey
 from hetero_tui.fleet.teardown import tear_down
-from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.adding import target_of

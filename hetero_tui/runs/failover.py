@@ -18,10 +18,9 @@ from hetero_tui.events import Emit, HostState
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView, Surveyed, head_name, mark_replaced, newest_epoch, survey
 from hetero_tui.inventory import Inventory
-from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
+from hetero_tui.planning.cluster import Verdict, holders, judge_head, others_began
 from hetero_tui.runs.listing import list_copies, list_runs
 from hetero_tui.runs.watching import witnesses
 from hetero_tui.transport import Transport

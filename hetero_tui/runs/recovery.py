@@ -17,11 +17,11 @@ from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, RunError
 from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
-from hetero_tui.planning.failover import holders
+from hetero_tui.planning.cluster import holders
 from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
 from hetero_tui.runs.listing import START_ANEW, find_among, list_copies, live_run, refuse_if_stopped, told_best, way_on
 from hetero_tui.runs.resume import refuse_if_done, refuse_without_checkpoint, resume
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import Seen
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RunState

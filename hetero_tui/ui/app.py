@@ -22,21 +22,18 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
-from hetero_tui.interrupted import half_way
+from hetero_tui.intents import BUSY, Opening, call_for, half_way
 from hetero_tui.text import plain
 from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed, remapped
 from hetero_tui.ui.machine_actions import MachineActions
-from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
-from hetero_tui.ui.palette import PALETTES, preferred
+from hetero_tui.ui.palette import PALETTES, preferred, theme_of
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
 from hetero_tui.ui.terminal import enduring
-from hetero_tui.ui.theme import theme_of
 from hetero_tui.ui.view import Drawn, View
 
 _PASTED = 10_000
@@ -262,7 +259,7 @@ class HeteroApp(MachineActions):
 
     def action_detach(self) -> None:
         """Leave; asks first if that cuts something off. :attr:`farewell` is printed where the screen was."""
-        from hetero_tui.ui.screens.leave import LeaveScreen
+        from hetero_tui.ui.screens.questions import LeaveScreen
 
         if isinstance(self.screen, LeaveScreen):
             self.screen.dismiss(True)  # the same key again is the answer

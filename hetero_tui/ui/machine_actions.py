@@ -59,7 +59,7 @@ class MachineActions(Actions):
 
     def action_remove(self) -> None:
         """Take the marked machine out of the inventory; asks first."""
-        from hetero_tui.ui.screens.remove import RemoveScreen
+        from hetero_tui.ui.screens.questions import RemoveScreen
 
         host = self.main.hosts.rows.marked
         machines = self._editable()
@@ -131,7 +131,7 @@ class MachineActions(Actions):
         return carried_out
 
     async def _trusts(self, name: str, error: HostKeyUnknown) -> bool:
-        from hetero_tui.ui.screens.host_key import HostKeyScreen
+        from hetero_tui.ui.screens.questions import HostKeyScreen
 
         offering = HostView(name=name, address=error.host, offered_key=error.fingerprint, offered_by=error.endpoint)
         answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from hetero_tui.errors import UsageError
 from hetero_tui.text import meant
-from hetero_tui.ui.key_codes import code_of
-from hetero_tui.ui.keys import ADD, CHAOS, DEMO, EDIT, KEYS, clashes, remapped
+from hetero_tui.ui.keys import ADD, CHAOS, DEMO, EDIT, KEYS, clashes, code_of, remapped
 from remote_agent.removed import why_removed
 
 THEMES = ("auto", "dark", "light", "ansi")

@@ -88,7 +88,7 @@ class ViewActions(App[None]):
             if marked is not None:
                 self._operations.begin("read run", lambda: self._open_run(marked))
             return
-        from hetero_tui.ui.screens.host import HostScreen
+        from hetero_tui.ui.screens.help import HostScreen
 
         host = self.main.hosts.rows.marked
         if host is None:

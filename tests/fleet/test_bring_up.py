@@ -20,8 +20,7 @@ from hetero_tui.fleet import authority
 from hetero_tui.fleet.bring_up import OnHead, UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
-from hetero_tui.fleet.survey import Surveyed
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView, Surveyed
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.state import State, initial

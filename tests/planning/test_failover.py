@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began, silence_in_words
+from hetero_tui.planning.cluster import Verdict, holders, judge_head, others_began, silence_in_words
 from remote_agent.protocol import HeadReport, RunSummary
 from remote_agent.states import RunState
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hetero_tui import events
 from hetero_tui.events import ClusterState
 from hetero_tui.fold import apply
-from hetero_tui.runs.elsewhere import Elsewhere
+from hetero_tui.following import Elsewhere
 from hetero_tui.state import State, initial
 from remote_agent import protocol
 from remote_agent.states import RayState

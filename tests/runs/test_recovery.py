@@ -20,7 +20,7 @@ from hetero_tui.launcher import open_session
 from hetero_tui.runs import recovery as module
 from hetero_tui.runs.failover import Formed
 from hetero_tui.runs.recovery import FleetRecovery
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import Seen
 from remote_agent import protocol
 from remote_agent.states import RunState
 

@@ -9,8 +9,7 @@ import pytest
 from hetero_tui import deadlines
 from hetero_tui.errors import HeadGone
 from hetero_tui.runs import watching
-from hetero_tui.runs.seen import KEPT, Seen
-from hetero_tui.runs.watching import head_loss, until_lost
+from hetero_tui.runs.watching import KEPT, Seen, head_loss, until_lost
 from hetero_tui.text import HostText
 from remote_agent.protocol import HeadReport
 

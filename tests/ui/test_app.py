@@ -20,14 +20,12 @@ from hetero_tui.intents import HostItem, TeardownReport
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import KEYS, QUIT, QUIT_FOR_GOOD, shown_keys
-from hetero_tui.ui.screens.help import HelpScreen
-from hetero_tui.ui.screens.host import HostScreen
-from hetero_tui.ui.screens.host_key import HostKeyScreen
+from hetero_tui.ui.screens.help import HelpScreen, HostScreen
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.screens.questions import HostKeyScreen
 from hetero_tui.ui.screens.teardown import TeardownScreen, outcome
 from hetero_tui.ui.screens.train import TrainScreen
-from hetero_tui.ui.widgets.events import EventLog
-from hetero_tui.ui.widgets.lines import Lines
+from hetero_tui.ui.widgets.lines import EventLog, Lines
 
 
 def text_of(app, name: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hetero_tui import events
-from hetero_tui.calls import call_for
 from hetero_tui.fold import apply
+from hetero_tui.intents import call_for
 from hetero_tui.ui.draw.step_time import recent_times, step_time_lines
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK

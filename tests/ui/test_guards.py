@@ -9,9 +9,9 @@ import pytest
 
 from hetero_tui.events import HostKeyOffered
 from hetero_tui.fold import apply
+from hetero_tui.intents import BUSY
 from hetero_tui.state import State
 from hetero_tui.ui.guards import DOWN, KEY, RESUME, STOP, TRAIN, UP, back_refusal, drain_refusal, offering, refusal
-from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.view import View
 from tests.ui import scenarios

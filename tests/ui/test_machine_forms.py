@@ -15,7 +15,7 @@ from hetero_tui.ui.screens.check import CheckScreen
 from hetero_tui.ui.screens.install import InstallScreen
 from hetero_tui.ui.screens.machine import MachineScreen
 from hetero_tui.ui.screens.main import MainScreen
-from hetero_tui.ui.screens.remove import RemoveScreen
+from hetero_tui.ui.screens.questions import RemoveScreen
 
 FILE = """# mine
 hosts:

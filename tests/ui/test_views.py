@@ -11,11 +11,11 @@ from rich.cells import cell_len
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
-from hetero_tui.calls import call_for
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.faults import LOST, NEW_PLAN
 from hetero_tui.fold import apply
+from hetero_tui.intents import call_for
 from hetero_tui.launcher import changes_of
 from hetero_tui.state import FIRST_STEP, WORKERS, Behind, Fault, Phase, RunView
 from hetero_tui.ui import format as fmt

@@ -18,7 +18,7 @@ from hetero_tui.ui.keys import ADD, DEMO, EDIT, FLEET, KEYS, RUN
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.replaying import ReplayApp
-from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.screens.help import HostScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent.protocol import WorkerLost

@@ -24,7 +24,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.findings import idle_devices, of_room
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
-from hetero_tui.fleet.install.pace import Pace
+from hetero_tui.fleet.install.on_host import Pace
 from hetero_tui.fleet.install.platforms import Platform, platform_of, why_unfit
 from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for

@@ -11,9 +11,8 @@ from textual.widgets import Button, Input
 from hetero_tui.events import Level
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.screens.dialog import Dialog, button
+from hetero_tui.ui.screens.dialog import Dialog, Field, button
 from hetero_tui.ui.view import View
-from hetero_tui.ui.widgets.field import Field
 
 Say = Callable[[str, Level, str], None]
 """What became of one machine: its name in ``~/.ssh/config``, how that is, and words."""

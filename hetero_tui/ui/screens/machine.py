@@ -15,9 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.screens.dialog import LOW, Dialog, button
+from hetero_tui.ui.screens.dialog import LOW, Dialog, Field, button
 from hetero_tui.ui.view import View
-from hetero_tui.ui.widgets.field import Field
 
 _AROUND = 5
 """Lines that border, buttons and blank lines take."""
