@@ -92,7 +92,7 @@ class Disk(_Facts):
 
     ``unwritable`` says why this user can't write there; empty where it can. ``shared`` is the server and folder that it
     comes from, where other machines may have it too; None: it is the machine's own. ``identity`` is the folder's, as
-    all machines see it that have it, and ``device`` the file system's, as all containers of one computer see it.
+    all machines see it that have it.
     """
 
     path: Path = ""
@@ -101,7 +101,6 @@ class Disk(_Facts):
     unwritable: Line = ""
     shared: Line | None = None
     identity: Line | None = None
-    device: Line | None = None
 
 
 class Accelerator(_Facts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import sys
 
 import pytest
@@ -57,27 +56,6 @@ def test_what_comes_again_and_again_is_said_once_in_two_minutes(capsys: pytest.C
     said = capsys.readouterr().err
     assert re.findall("a step takes (.*)", said) == ["1 s", "122 s"]
     assert said.count("a slowed to") == 2
-
-
-TELLS = """
-from hetero_tui import events
-from hetero_tui.fold import apply
-from hetero_tui.narration import Narrator, Output, StepPrinter
-from hetero_tui.state import initial
-from remote_agent import protocol
-from remote_agent.states import RunState
-event = protocol.Evaluated(seq=1, time=1.0, step=9, epoch=1.0, metrics={"val_loss": 0.5}, samples=7, seconds=0.1)
-state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))
-narrator, printer = Narrator(Output()), StepPrinter(Output())
-narrator(apply(state, events.RunProgressed(run="text-1", event=event)))
-printer(event)
-"""
-
-
-@pytest.mark.parametrize(("errors", "count"), [(subprocess.STDOUT, 1), (subprocess.PIPE, 2)])
-def test_an_evaluation_is_printed_once_where_errors_go_to_the_same_file(errors: int, count: int) -> None:
-    done = subprocess.run([sys.executable, "-c", TELLS], stdout=subprocess.PIPE, stderr=errors, text=True, check=True)
-    assert (done.stdout + (done.stderr or "")).count("step 9 evaluated on 7 samples") == count
 
 
 def step(number: int, time: float) -> protocol.Step:

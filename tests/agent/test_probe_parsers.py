@@ -32,31 +32,6 @@ def test_memory_that_nvidia_does_not_tell_is_unknown_and_not_zero(missing):
 @pytest.mark.parametrize("text", ["", "\n", "No devices were found\n", "garbage", "a, b, c, d, e\n", "\x00\xff"])
 def test_nvidia_output_without_gpus_has_none(text):
     assert probe.parse_nvidia_query(text) == []
-    assert probe.parse_nvidia_list(text) == {}
-
-
-def test_a_gpu_that_is_cut_into_instances_is_replaced_by_them():
-    gpus = probe.parse_nvidia_query(
-        "0, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-11111111-aaaa\n"
-        "1, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-22222222-bbbb\n"
-    )
-    instances = probe.parse_nvidia_list(
-        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-11111111-aaaa)\n"
-        "  MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)\n"
-        "  MIG 1g.5gb      Device  1: (UUID: MIG-28ad92cb-fcd3-5dc1-a3b5-96b0b3a6f1aa)\n"
-        "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)\n"
-    )
-    found = probe.with_instances(gpus, instances)
-    assert [(gpu["index"], gpu["name"]) for gpu in found] == [
-        (0, "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
-        (1, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
-        (2, "NVIDIA A100-SXM4-40GB"),
-    ]
-    assert found[0]["memory_bytes"] == 20 * GIB
-    assert found[0]["uuid"].startswith("MIG-c7384736")
-    assert "unusable" not in found[0]
-    why = f"CUDA shows a process one MIG instance only, here NVIDIA A100-SXM4-40GB MIG 3g.20gb, {found[0]['uuid']}"
-    assert [gpu.get("unusable") for gpu in found[1:]] == [why, why], "nor a whole one beside it"
 
 
 AMD_STATIC = [

@@ -208,24 +208,6 @@ def test_a_folder_of_one_server_is_known_by_whatever_name_and_on_the_server_itse
     assert odd(a=facts("x:/a", None), b=facts("x:/b", None), c=facts(None, None)) == []
 
 
-def test_containers_of_one_computer_that_have_one_folder_are_told_apart_from_those_of_one_image(
-    make_facts: Any,
-) -> None:
-    def facts(identity: str | None, device: str | None) -> Any:
-        disk = {"path": "/home/me", "free_bytes": 8 << 30, "identity": identity, "device": device}
-        return make_facts(disk=disk)
-
-    def odd(**fleet: Any) -> dict[str, str]:
-        inventory, known = fleet_of(**fleet)
-        return {name: found[0].cause for name, found in judge_fleet(inventory, known).items() if found}
-
-    one = facts("7 1", "boot 5")
-    found = odd(a=one, b=facts("7 1", "boot 5"))
-    assert [name for name, cause in found.items() if "in common with a (/home/me)" in cause] == ["b"]
-    assert odd(a=one, b=facts("7 1", "boot 6"), c=facts("8 1", "boot 5"), d=facts("7 1", "other 5")) == {}
-    assert odd(a=facts(None, "boot 5"), b=facts(None, "boot 5"), c=facts("7 1", None), d=facts("7 1", None)) == {}
-
-
 def test_of_bare_machines_too_one_is_used_of_those_that_are_one_or_share_a_home(make_facts: Any) -> None:
     """Else bootstrap would make both their environments at once, in one folder."""
     disk = {"path": "/home/me", "free_bytes": 8 << 30, "shared": "server:/home/me"}

@@ -187,33 +187,6 @@ def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leave
     assert processes.recorded_names(folder) == ()
 
 
-def test_a_machine_with_another_address_than_before_is_left_to_the_laptop_until_it_has_its_own_again(
-    joined, folder, agent, monkeypatch, wait_until
-):
-    spec, ray = joined("worker")
-    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGSTOP)  # it would say something else
-    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
-    monkeypatch.setattr(ray_node, "launch", lambda *_: pytest.fail("Ray is started"))
-    said: list[NodeReport] = []
-
-    class Moving(Clock):
-        def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
-            super().pause(seconds)  # a supervisor that does not notice is ended by it
-            said.append(_status(agent, folder))
-            if said[-1].state == "stopped":
-                monkeypatch.setattr(ray_node, "has_address", lambda address: True)
-
-    moving = supervisor.Supervisor(folder, spec, Moving())
-    monkeypatch.setattr(ray_node, "has_address", lambda address: False)
-    with pytest.raises(pytest.fail.Exception, match="Ray is started"):
-        moving.run()
-    assert process_table.find(ray.pid) is None
-    assert [report.state for report in said] == ["running", "restarting", "stopped"]
-    assert said[-1].cause == "this machine's address is not 127.0.0.1 any more"
-    assert "run `up`" in said[-1].hint
-    assert supervision.read(folder).phase == supervision.RESTARTING
-
-
 def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
     _, ray = joined("head")
     word = supervision.read(folder)
