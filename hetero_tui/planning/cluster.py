@@ -276,8 +276,3 @@ def holders(run: str, copies: Iterable[tuple[str, RunSummary]]) -> frozenset[str
     ]
     newest = max((entry[:2] for entry in known), default=None)
     return frozenset(host for epoch, checkpoint, host in known if (epoch, checkpoint) == newest)
-
-
-def others_began(run: str, copies: Iterable[tuple[str, RunSummary]], newest_epoch: int) -> bool:
-    """Whether a cluster newer than the one that ``run`` was on last is there, or is being formed."""
-    return newest_epoch > max((summary.epoch for _, summary in copies if summary.id == run), default=0)

@@ -23,7 +23,7 @@ def refuse_for(order: Order, hosts: Sequence[Host]) -> None:
     Raises:
         OrderError: each shard is on a host of its own, and there are fewer; no device may take a unit.
     """
-    values = fields.values_of(order.settings, rest_of(order.job, order.code))
+    values = fields.values_of(order.settings, rest_of(order.job))
     shards, strategy = values.get("shards", 0), values.get("strategy", AUTO)
     limits = [host.max_batch for host in hosts if host.role != "server"]
     unit = min(values.get("unit", 0), values.get("batch_size", 0))
@@ -39,7 +39,7 @@ def refuse_for(order: Order, hosts: Sequence[Host]) -> None:
 
 def needed_by_head(order: Order) -> tuple[str, ...]:
     """Packages that the run's settings need on its head, beside the job's own requirements."""
-    log_to = fields.values_of(order.settings, rest_of(order.job, order.code)).get("log_to")
+    log_to = fields.values_of(order.settings, rest_of(order.job)).get("log_to")
     return ("tensorboard",) if log_to == "tensorboard" else ()
 
 
@@ -57,7 +57,7 @@ async def archive_of(order: Order, notice: Callable[[Level, str], None]) -> byte
         OrderError: one can't be read.
     """
     swept = [parameter.name for parameter in order.search.parameters] if order.search is not None else ()
-    without = without_effect(order.job, order.code, order.settings, swept) if order.settings else {}
+    without = without_effect(order.job, order.settings, swept) if order.settings else {}
     given = [name for name in order.settings if name in without]
     said = [f"{name}={order.settings[name]} has no effect: {without[name]}" for name in given]
     for text in said:

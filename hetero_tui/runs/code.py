@@ -10,14 +10,13 @@ import ast
 import io
 import json
 import os
-import re
 import stat
 import sys
 import zipfile
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
@@ -61,22 +60,6 @@ class Code:
         names = list(self.files)[1:]
         shown = ", ".join(names[:LARGEST]) + (f" and {len(names) - LARGEST:,} more" if len(names) > LARGEST else "")
         return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
-
-    @cached_property
-    def words(self) -> Counter[str]:
-        """How many times each name or other word stands anywhere in the Python files among them.
-
-        Raises:
-            OrderError: one can't be read.
-        """
-        words = Counter[str]()
-        for path in self.files.values():
-            try:
-                if path.suffix == ".py":
-                    words.update(re.findall(r"\w+", path.read_text(encoding="utf-8", errors="replace")))
-            except OSError as error:
-                raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-        return words
 
     def archive(self) -> bytes:
         """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`; raises OrderError if one can't be read."""

@@ -6,7 +6,7 @@ Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,6 @@ READY_JOBS = tuple(_READY_FILES)
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
-
-_ALIKE = 0.85
-"""How alike two names are of which one is a misspelling of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +117,11 @@ def read_order(
         hints.append("for example --set num_iterations=50")
     if not found.is_open:  # else only the job's host knows whether it has a setting of that name itself
         wanted = with_whole_names(wanted, own_hints(found))
-    rest = rest_of(found, code)
+    rest = rest_of(found)
     said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
     mistakes += [placed(mistake, wanted, found) for mistake in said]
-    if found.is_open and code is not None:
-        mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     read = fields.values_of(wanted, rest)
-    if found.name and has_no_validation(found, code):
+    if has_no_validation(found):
         unheard = [f"{name}={read[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
         mistakes += [placed(mistake, wanted, found) for mistake in unheard]
     mistakes += [
@@ -155,16 +150,9 @@ def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping
 NO_VALIDATION = "the job has no validation data, as create_validation_data() gives it"
 
 
-def has_no_validation(job: Job, code: Code | None) -> bool:
-    """Whether a job has no validation data for sure: nothing that is sent with it mentions any, or it is a ready job.
-
-    Raises:
-        OrderError: a file of the job's can't be read.
-    """
-    if job.file is None:
-        return b"create_validation_data" not in ready_file(job).read_bytes()
-    names = {"create_validation_data", "validation_data"}
-    return code is not None and not job.is_open and not names & code.words.keys()
+def has_no_validation(job: Job) -> bool:
+    """True for a ready job without validation data."""
+    return job.file is None and bool(job.name) and b"create_validation_data" not in ready_file(job).read_bytes()
 
 
 def ready_file(job: Job) -> Path:
@@ -185,21 +173,6 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
         hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
         raise ChangesError(tuple(mistakes), hint=hint)
     return wanted
-
-
-def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
-    """Of settings for a job of which only its host knows all: those that are none for sure.
-
-    They are near the name of one of ours, or its initials, and nothing that is sent with the job mentions them.
-
-    Raises:
-        OrderError: a file of the job's can't be read.
-    """
-    known = fields.names()
-    for name in wanted:
-        near = kinds.nearest(name, known, alike=_ALIKE)
-        if name not in known and near and name not in code.words:
-            yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 
 
 def parse_settings(pairs: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
@@ -268,27 +241,16 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     return text.configs[0][1] if len(text.configs) == 1 and len(text.jobs()) == 1 else {}
 
 
-def rest_of(job: Job, code: Code | None) -> Mapping[str, Any]:
-    """What is known of a job's settings beside those that are given; of others only its host knows the value.
-
-    One that no file of the job's mentions has its default, and one that a single place of them mentions, in the only
-    ``TrainingConfig``, has the value that stands there.
-
-    Raises:
-        OrderError: a file can't be read.
-    """
-    usual = {**fields.defaults(), **fields.OF_ORDERS}
-    if job.name in READY_JOBS and job.file is None:
-        return {**usual, **chosen_by(job)}
-    if code is None or job.is_open:
+def rest_of(job: Job) -> Mapping[str, Any]:
+    """The settings that a ready job has beside those that are given; of others only the host knows them."""
+    if job.file is not None or not job.name:
         return {}
-    chosen = {name: value for name, value in chosen_by(job).items() if code.words[name] == 1}
-    return {name: value for name, value in (usual | chosen).items() if name in chosen or not code.words[name]}
+    return {**fields.defaults(), **fields.OF_ORDERS, **chosen_by(job)}
 
 
-def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
-    """Of the settings of a sweep's trials those that have no effect for sure, and why; raises OrderError."""
-    read = fields.values_of(settings, rest_of(job, code))
+def without_effect(job: Job, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
+    """Of the settings of a sweep's trials those that have no effect for sure, and why."""
+    read = fields.values_of(settings, rest_of(job))
     return dict(idle({name: value for name, value in read.items() if name not in swept}))
 
 

@@ -243,16 +243,6 @@ def test_settings_that_only_running_the_file_would_tell_are_left_to_the_host(fil
     assert read_order(f"{file}:{name}", ["width=2", "depth=2", "size=3"]).job.is_open is True
 
 
-@pytest.mark.parametrize("name", ["other", "outside"])
-def test_a_misspelt_setting_that_no_file_of_the_job_mentions_is_refused_all_the_same(file: Path, name: str) -> None:
-    file.write_text(MADE)
-    with pytest.raises(OrderError) as error:
-        read_order(f"{file}:{name}", ["num_iteration=2"])
-    assert "did you mean 'num_iterations'?" in error.value.mistakes[0]
-    file.write_text(MADE + "num_iteration = 3\n")
-    assert read_order(f"{file}:{name}", ["num_iteration=2"]).job.is_open is True
-
-
 @pytest.mark.parametrize("pair", ["lora_targets=q_proj", "quantize=nf4"])
 def test_settings_that_do_not_go_with_a_ready_jobs_own_are_refused(pair: str) -> None:
     given = ["model=a", "data=b"]
