@@ -193,18 +193,3 @@ def test_a_sweep_whose_trials_were_to_have_several_shards_is_refused() -> None:
     with pytest.raises(OrderError, match="--set shards=3: each trial is on one device"):
         read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=3"])
     assert read_sweep("digits", ["learning_rate=1e-4..1"], 5, pairs=["shards=1"]).search is not None
-
-
-def test_a_parameter_that_contradicts_a_default_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    job = "class Job:\n def create_model(self): ...\n def create_data(self): ...\n"
-    file = tmp_path / "job.py"
-    file.write_text(f"{job} create_validation_data = create_data\n")
-    with pytest.raises(OrderError, match="early_stopping=1: needs keep_best=METRIC"):
-        read_sweep(str(file), ["early_stopping=1,2"], 5)
-    assert read_sweep(str(file), ["early_stopping=1,2"], 5, pairs=["keep_best=val_loss"]).search is not None
-    assert read_sweep(str(file), ["early_stopping=1,2", "keep_best=val_loss,max:x"], 5).search is not None
-    file.write_text(job)
-    with pytest.raises(OrderError) as refused:
-        read_sweep(str(file), ["evaluate_every=5,10"], 5, metric="max:score")
-    said = "the job has no validation data, as create_validation_data() gives it"
-    assert refused.value.mistakes == (f"--by max:score: {said}", f"--param evaluate_every: {said}")
