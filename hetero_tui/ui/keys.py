@@ -175,7 +175,7 @@ KEYS = (
     Key(
         code="a",
         action="add",
-        help="Add a machine, or those of ~/.ssh/config, to the inventory",
+        help="Add a machine to the inventory",
         changes=True,
         views=_in(FLEET),
     ),
@@ -228,7 +228,7 @@ CHAOS = Key(
     changes=True,
 )
 
-ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
+ADD = Key(code="a", action="add", help="Add a machine in a form", changes=True)
 EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
 DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
 

@@ -1,14 +1,12 @@
 """Machines as users name them, and hosts taken out of an inventory whose comments all stay."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bad_inventories import mutated, wrong_with
 from hetero_tui.errors import InventoryError, UsageError
-from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
+from hetero_tui.inventory.adding import free_name, parse_target
 from hetero_tui.inventory.editing import without_host
 from hetero_tui.inventory.file import add_host, change_host, host_fields, load, remove_host
 
@@ -40,32 +38,6 @@ def test_names_are_made_of_addresses_and_differ():
     assert free_name("mercer.example.org", ("mercer", "mercer-2")) == "mercer-3"
     assert free_name("192.168.1.12", ()) == "host-192-168-1-12"
     assert free_name("___", ()) == "host"
-
-
-def test_hosts_of_an_ssh_config_and_of_what_it_includes(tmp_path):
-    (tmp_path / "more.d").mkdir()
-    (tmp_path / "more.d/one").write_text("Host nas\n")
-    config = tmp_path / "config"
-    config.write_text(
-        'Include more.d/*\nHost mercer "crosby" # ours\n  HostName x\nhost=rack\nHost *.example.org !bad *\n'
-        f'Match host y\nHost "open\nInclude {config}\nHost\ttab\n\tHost = equals\nHost\t=\tboth a=b\n'
-        "Include ~nobody-of-that-name/x / ''\n"
-    )
-    names = ("nas", "mercer", "crosby", "rack", "tab", "equals", "both", "a=b")
-    assert ssh_config_hosts(config) == names
-    assert ssh_config_hosts(tmp_path / "none") == ()
-
-
-def test_a_host_of_an_ssh_config_that_can_not_be_added_is_said_and_the_others_are_added(cli):
-    (cli.home / ".ssh").mkdir()
-    (cli.home / ".ssh/config").write_text(
-        "Host first\n  HostName 127.0.0.1\n  Port 1\nHost web:22 *\nHost last\n  HostName 127.0.0.1\n  Port 1\n"
-    )
-    done = cli("add", "--from-ssh-config", "--unchecked", "--json")
-    document = json.loads(done.stdout)
-    assert (document["added"], document["failed"], done.returncode) == (["first", "last"], ["web-22"], 3)
-    assert "the address holds a port" in done.stderr
-    assert [host.address for host in load(cli.inventory).hosts] == [None, "first", "last"]
 
 
 entries = st.sampled_from(
