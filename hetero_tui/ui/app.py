@@ -26,7 +26,7 @@ from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
 from hetero_tui.intents import BUSY, Opening, call_for, half_way
 from hetero_tui.text import plain
-from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed, remapped
+from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed
 from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred, theme_of
@@ -121,9 +121,9 @@ class HeteroApp(MachineActions):
         self._readonly = preferences.readonly
         self._calls = preferences.bell
         self._seen = self._intents.state
-        self._keys = (*remapped(KEYS, preferences.codes), *(() if chaos is None else (CHAOS,)))
-        self._allowed = allowed(remapped(KEYS, preferences.codes), readonly=self._readonly, recorded=self.recorded)
-        self._tutorial_keys = allowed(remapped((ADD, EDIT, DEMO), preferences.codes), readonly=self._readonly)
+        self._keys = (*KEYS, *(() if chaos is None else (CHAOS,)))
+        self._allowed = allowed(KEYS, readonly=self._readonly, recorded=self.recorded)
+        self._tutorial_keys = allowed((ADD, EDIT, DEMO), readonly=self._readonly)
         self._more_keys = allowed(() if chaos is None else (CHAOS,), readonly=self._readonly)
         for key in (*self._keys, *self._tutorial_keys):
             asks = key.action in ASKING

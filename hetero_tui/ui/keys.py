@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import string
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,56 +14,15 @@ if TYPE_CHECKING:
     from remote_agent.protocol import RunSummary
 
 
-_SHORTER = {
-    "solidus": "slash",
-    "reverse_solidus": "backslash",
-    "commercial_at": "at",
-    "hyphen_minus": "minus",
-    "plus_sign": "plus",
-    "low_line": "underscore",
+CHARACTERS = {
+    "question_mark": "?",
+    "slash": "/",
+    "colon": ":",
+    "exclamation_mark": "!",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
 }
-"""Textual's names for characters that Unicode names in another way."""
-
-
-def _name(character: str) -> str:
-    name = unicodedata.name(character).lower().replace("-", "_").replace(" ", "_")
-    return _SHORTER.get(name, name)
-
-
-CHARACTERS = {_name(character): character for character in string.punctuation}
-"""The characters by Textual's names for them."""
-
-TAKEN = {
-    **dict.fromkeys(("q", "ctrl+q", "ctrl+c"), "leaves the app"),
-    "ctrl+p": "opens the commands",
-    "escape": "shows all lines again, and closes dialogs",
-    **dict.fromkeys(("tab", "shift+tab", "left", "right"), "moves between the parts of the screen"),
-    **dict.fromkeys(("up", "down", "pageup", "pagedown", "home", "end"), "moves the mark"),
-}
-"""Keys that keep their meaning, and which."""
-
-_NAMED = {"enter", "space", "backspace", "insert", "delete", *TAKEN, *(f"f{number}" for number in range(1, 25))}
-_SAME = {"ctrl+i": "tab", "ctrl+m": "enter"}
-"""Keys that a terminal can't tell from others."""
-
-
-def code_of(typed: str) -> str | None:
-    """Textual's name for the key that ``typed`` means, such as ``%``, ``T``, ``F5`` or ``Ctrl+T``; None: no key."""
-    if typed in CHARACTERS or (len(typed) == 1 and typed.isalnum()):
-        return typed
-    if len(typed) == 1:
-        return _name(typed) if typed in string.punctuation else None
-    modifier, plus, key = typed.lower().rpartition("+")
-    if not plus:
-        return key if key in _NAMED else None
-    base = key if len(key) == 1 and key.isalnum() else code_of(key)
-    if base is None or modifier not in ("ctrl", "alt", "shift"):
-        return None
-    if modifier == "shift" and base not in _NAMED:  # terminals send the character that it gives
-        return base.upper() if len(base) == 1 and base.isalpha() else None
-    code = f"{modifier}+{base}"
-    return _SAME.get(code, code)
-
+"""The characters of our keys by Textual's names for them."""
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
 VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs", LOGS: "Logs"}
@@ -80,7 +37,7 @@ class Key:
 
     Attributes:
         code: as Textual names it.
-        action: that it carries out, and its name in the settings file.
+        action: that it carries out.
         help: a sentence.
         said: for the line at the bottom; empty: the action's name.
         changes: whether it changes something on the machines, which ``--readonly`` refuses.
@@ -259,11 +216,6 @@ ASKING = frozenset(
 """Actions after which what is typed is for what they opened: they are carried out before the next key is looked at."""
 
 
-def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
-    """The keys with the codes that the settings file gives for some actions."""
-    return tuple(replace(key, code=codes[key.action]) if key.action in codes else key for key in keys)
-
-
 def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> tuple[Key, ...]:
     """What is left of the keys in an app that only shows, and of their views over a recording, which is asked nothing.
 
@@ -273,22 +225,6 @@ def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> t
     if recorded:
         kept = [replace(key, views=key.views - key.asks) for key in kept]
     return tuple(key for key in kept if key.views)
-
-
-def clashes(keys: Sequence[Key]) -> list[str]:
-    """A sentence for each pair of keys that would do two things in one view, and for each key that is taken."""
-    said = []
-    for index, key in enumerate(keys):
-        said += [
-            f"{key.key} is both {other.action} and {key.action}"
-            for other in keys[:index]
-            if key.code == other.code and key.views & other.views
-        ]
-        if key.code in {str(view) for view in VIEWS}:
-            said.append(f"{key.code} is the key of the view {VIEWS[int(key.code)]}")
-        if key.code in TAKEN:
-            said.append(f"{key.key} {TAKEN[key.code]}, so it can't be {key.action}")
-    return said
 
 
 def shown_keys(

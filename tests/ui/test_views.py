@@ -22,7 +22,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import catching_up_words, phases_lines, start_title
 from hetero_tui.ui.header import header_line
-from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
+from hetero_tui.ui.keys import RUNS, VIEWS
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
@@ -533,19 +533,6 @@ async def test_what_a_readonly_app_would_change_is_refused_with_a_word(scenarios
         assert "Teardown" not in titles
 
 
-async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenarios, open_app) -> None:
-    app = open_app(scenarios.probed(), preferences=read_preferences({"keys": {"up": "ctrl+u"}}, "s.toml"))
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.press("u")
-        await pilot.pause()
-        assert app.intents.asked == []
-        assert "ctrl+u up" in app.main.query_one("#keys", Lines).text
-        await pilot.press("ctrl+u")
-        await pilot.pause()
-        assert app.intents.asked == [("up",)]
-        assert "ctrl+u start the cluster · t train" in seen(app)
-
-
 async def test_a_readonly_app_offers_nothing_that_it_would_refuse(scenarios, open_app) -> None:
     app = open_app(scenarios.probed(), preferences=Preferences(readonly=True))
     async with app.run_test(size=(120, 40)):
@@ -553,72 +540,13 @@ async def test_a_readonly_app_offers_nothing_that_it_would_refuse(scenarios, ope
 
 
 def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
-    document = {"theme": "blue", "readony": True, "readonly": 1, "keys": {"tear_down": "t", "up": "t", "probe": 7}}
+    document = {"theme": "blue", "readony": True, "readonly": 1, "keys": {}}
     with pytest.raises(UsageError) as caught:
         read_preferences(document, "s.toml")
-    for words in ("'blue' is not one of", "did you mean 'readonly'?", "true or false", "did you mean 'teardown'?",
-                  "keys.probe: should be a key", "t is both up and train"):  # fmt: skip
+    for words in ("'blue' is not one of", "did you mean 'readonly'?", "true or false",
+                  "keys in settings.toml was removed"):  # fmt: skip
         assert words in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("action", "key", "words"),
-    [
-        ("up", "q", "q leaves the app"),
-        ("up", "Escape", "escape shows all lines again"),
-        ("teardown", "down", "down moves the mark"),
-        ("teardown", "Ctrl+C", "ctrl+c leaves the app"),
-        ("teardown", "ctrl+i", "tab moves between"),
-        ("teardown", "?", "? is both help and teardown"),
-        ("up", "a,b", "keys.up: should be a key such as"),
-        ("up", "hyper+x", "keys.up: should be a key such as"),
-        ("up", "", "keys.up: should be a key such as"),
-        ("up", "x", "x is both up and chaos"),
-        ("demo", "u", "u is both up and demo"),
-        ("edit", "d", "d is both drain and edit"),
-    ],
-)
-def test_a_key_that_would_do_nothing_or_two_things_is_a_mistake(action, key, words) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_preferences({"keys": {action: key}}, "s.toml")
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [("%", "percent_sign"), ("Ctrl+T", "ctrl+t"), ("T", "T"), ("shift+t", "T"), ("F5", "f5"), ("ctrl+/", "ctrl+slash"),
-     ("percent_sign", "percent_sign"), ("alt+x", "alt+x"), ("space", None), ("ä", "ä")],
-)  # fmt: skip
-def test_a_key_may_be_given_as_it_is_written_on_it(given, code) -> None:
-    codes = {"up": given}
-    if code is None:
-        with pytest.raises(UsageError, match="space is both up and mark"):
-            read_preferences({"keys": codes}, "s.toml")
-    else:
-        assert read_preferences({"keys": codes}, "s.toml").codes == {"up": code}
-
-
-async def test_the_demo_has_its_own_key_and_draining_too(scenarios, open_app) -> None:
-    keys = {"demo": "F5", "drain": "Ctrl+D", "up": "%"}
-    app = open_app(scenarios.empty(), preferences=read_preferences({"keys": keys}, "s.toml"))
-    async with app.run_test() as pilot:
-        await pilot.press("d", "ctrl+d", "%")
-        assert not app.wants_demo
-        assert "f5" in seen(app)
-        await pilot.press("f5")
-        assert app.wants_demo
-    app = open_app(scenarios.training(), preferences=read_preferences({"keys": keys}, "s.toml"))
-    async with app.run_test() as pilot:
-        await pilot.press("f5", "ctrl+d")
-        await pilot.pause()
-        assert not app.wants_demo
-        assert app.intents.asked == [("drain", "mercer")]
-
-
-def test_no_two_keys_clash_in_any_view() -> None:
-    assert clashes(KEYS) == []
-    assert clashes(remapped(KEYS, {"stop": "3"})) == ["3 is the key of the view Plan"]
 
 
 async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -187,29 +186,12 @@ async def everything_said(app, pilot) -> str:
     return "\n".join(said)
 
 
-REMAPPED = {"bring_back": "ctrl+b", "train": "ctrl+y", "resume": "ctrl+r", "key": "ctrl+k", "follow": "ctrl+f",
-            "compare": "ctrl+o", "mark": "ctrl+n", "stop": "ctrl+s"}  # fmt: skip
-
-
-@pytest.mark.parametrize("state", ["faulty", "failed", "probed", "up", "torn_down"])
-async def test_what_is_said_names_the_users_own_keys(state, scenarios, open_app) -> None:
-    """And the plan's view and the details, which say it in words of their own."""
-    app = open_app(getattr(scenarios, state)(), preferences=Preferences(codes=REMAPPED))
-    async with app.run_test(size=(200, 60)) as pilot:
-        said = await everything_said(app, pilot)
-    usual = r"(?<![+\w])(b:|b\)|b brings|r resumes|f follows|c compares|space marks|[Pp]ress [ktsp]\b)"
-    assert re.findall(usual, said) == []
-    assert state not in ("faulty", "failed") or "ctrl+b brings" in said or "ctrl+r resumes it" in said
-
-
 @pytest.mark.parametrize("state", ["faulty", "failed", "probed", "up", "empty", "torn_down"])
 async def test_an_app_that_only_shows_names_no_key_that_it_refuses(state, scenarios, open_app) -> None:
-    app = open_app(getattr(scenarios, state)(), preferences=Preferences(readonly=True, codes=REMAPPED))
+    app = open_app(getattr(scenarios, state)(), preferences=Preferences(readonly=True))
     async with app.run_test(size=(200, 60)) as pilot:
         said = await everything_said(app, pilot)
         assert not [key.help for key in (*KEYS, ADD, EDIT, DEMO) if key.changes and key.help in said]
-        assert not [code for action, code in REMAPPED.items() if action not in ("follow", "compare", "mark")
-                    and code in said]  # fmt: skip
         assert "demo" not in said
 
 

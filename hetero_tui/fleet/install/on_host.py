@@ -19,7 +19,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.install.lock import PYTHONS, Environment, constraints
 from hetero_tui.fleet.install.platforms import System
 from hetero_tui.fleet.install.sources import Sources
-from hetero_tui.text import HostText, duration, last_lines, one_line, plain
+from hetero_tui.text import HostText, last_lines, one_line, plain
 from hetero_tui.transport import Completed, Transport
 from remote_agent.protocol import CLUSTER_MARK
 
@@ -349,24 +349,3 @@ def _strings(text: str) -> tuple[str, ...]:
         return tuple(str(each) for each in json.loads(text))
     except (ValueError, TypeError):
         return ()
-
-
-SOONEST = 2.0
-"""Seconds after which the speed of a transfer is known."""
-
-
-class Pace:
-    """The speed of one host's transfer, without the part that was there at the start."""
-
-    def __init__(self) -> None:
-        """Nothing has been seen of it yet."""
-        self._first: tuple[float, float] | None = None
-
-    def left(self, done: float, total: float, now: float) -> str:
-        """``, about 2 min 5 s left`` after ``done`` of ``total`` at the time ``now``; empty: unknown."""
-        if self._first is None:
-            self._first = (done, now)
-        before, began = self._first
-        if now - began < SOONEST or done <= before or done >= total:
-            return ""
-        return f", about {duration((total - done) * (now - began) / (done - before))} left"
