@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__, cli_hosts, cli_runs, cli_sweep, commanding, plan_command
+from hetero_tui import __version__, cli_hosts, cli_runs, commanding, plan_command
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.commanding import Call
@@ -46,7 +46,6 @@ application = typer.Typer(
 )
 application.add_typer(cli_hosts.commands)
 application.add_typer(cli_runs.commands)
-application.add_typer(cli_sweep.commands)
 
 
 @application.callback(invoke_without_command=True)

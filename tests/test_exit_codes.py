@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hetero_tui import commanding, launcher, plan_command
 from hetero_tui.cli import application
-from hetero_tui.cli_sweep import commanding as sweeping
+from hetero_tui.cli_runs import commanding as sweeping
 from hetero_tui.session import Session
 from tests.documents import ROOT
 
