@@ -7,18 +7,19 @@ behind, 130 interrupted. Without a command the terminal app opens.
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, cli_sweep, cli_web, commanding, plan_command
+from hetero_tui import __version__, cli_hosts, cli_runs, commanding, plan_command
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
-from hetero_tui.interrupted import PLANNING, STARTING, half_way
+from hetero_tui.intents import PLANNING, STARTING, half_way
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -27,6 +28,7 @@ from hetero_tui.launcher import (
     on_a_terminal,
     open_app,
     read_settings,
+    require_utf8,
     run_to_end,
 )
 from hetero_tui.narration import Narrator, Output, saying, waiting_for
@@ -44,9 +46,6 @@ application = typer.Typer(
 )
 application.add_typer(cli_hosts.commands)
 application.add_typer(cli_runs.commands)
-application.add_typer(cli_sweep.commands)
-application.add_typer(cli_ray.commands)
-application.add_typer(cli_web.commands)
 
 
 @application.callback(invoke_without_command=True)
@@ -97,6 +96,8 @@ def demo(
     in_app = not (as_json or plain) and on_a_terminal()
 
     async def whole() -> int:
+        if in_app:
+            require_utf8()
         shown: list[Session] = []  # whose words are printed: none while the app has the terminal
         waits = saying(output, lambda: "".join(waiting_for(session.state) for session in shown))
         async with waits, demo_fleet(log_errors=in_app) as fleet:
@@ -247,3 +248,30 @@ async def down(
         )
         clean = "nothing of ours runs any more" if report.kept else "nothing is left"
         return commanding.report_leftovers(output, report, f"{clean}{unseen if report.unseen else ''}")
+
+
+@application.command()
+def web(
+    context: typer.Context,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")] = 0,
+    accept: AcceptKeys = False,
+) -> None:
+    """Show the app in a browser of this computer until Ctrl-C. The link works once."""
+    output = Output()
+    options = context.find_root().params
+    inventory = str(Path(context.obj).absolute())
+
+    async def whole() -> int:
+        if find_spec("textual_serve") is None:
+            raise UsageError("textual-serve is not installed", step="web", hint="pip install 'hetero-tui[web]'")
+        from hetero_tui import web as served
+
+        command = served.app_command(
+            inventory, accept_new_host_keys=accept or options["accept"], readonly=options["readonly"]
+        )
+        with served.listen(port) as listening:
+            output.say("open this in a browser on this computer; it works once (Ctrl-C ends it):")
+            await served.GuardedServer(command, listening).run(output.data)
+        return DONE
+
+    raise typer.Exit(run_to_end(whole, output.complain, interrupted="the page is closed; what runs on hosts goes on"))

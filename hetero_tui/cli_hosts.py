@@ -12,8 +12,8 @@ import typer
 from hetero_tui import commanding
 from hetero_tui.cli_options import Host as HostName
 from hetero_tui.commanding import Call
-from hetero_tui.errors import HeteroTuiError, UsageError
-from hetero_tui.interrupted import half_way
+from hetero_tui.errors import UsageError
+from hetero_tui.intents import half_way
 from hetero_tui.launcher import DONE
 from hetero_tui.narration import Output
 
@@ -135,7 +135,7 @@ def _milliseconds(seconds: float | None) -> str:
 async def add(
     call: Call,
     output: Output,
-    target: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="Or a Host of ~/.ssh/config.")] = "",
+    target: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="Or a Host of ~/.ssh/config.")],
     name: Annotated[
         str, typer.Option("--name", help="Its name in the inventory; made of its address if not given.")
     ] = "",
@@ -143,43 +143,23 @@ async def add(
         str, typer.Option("--identity-file", metavar="FILE", help="Private key to log in with.")
     ] = "",
     jump: Annotated[str, typer.Option("--jump", metavar="HOST", help="Host to go through, as `proxy_jump`.")] = "",
-    from_ssh_config: Annotated[
-        bool,
-        typer.Option(
-            "--from-ssh-config", help="Every Host of ~/.ssh/config that answers; at a terminal each is asked about."
-        ),
-    ] = False,
     unchecked: Annotated[bool, typer.Option("--unchecked", help="Write it even if it does not answer now.")] = False,
 ) -> int:
     """Look at a machine, and write it into the inventory. Comments there are kept."""
     from hetero_tui.inventory.adding import parse_target
     from hetero_tui.machines import Machines
 
-    if bool(target) == from_ssh_config:
-        raise UsageError("name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local")
     _refuse_missing(identity_file)
     machines = Machines(call.path, accept_new_host_keys=call.accept)
-    added: list[str] = []
-    failed: list[str] = []
-    for each in machines.known_to_ssh() if from_ssh_config else [target]:
-        place = {"address": each} if from_ssh_config else parse_target(each)  # a Host of ~/.ssh/config is one as it is
-        fields = {**place, **({"identity_file": identity_file} if identity_file else {})}
-        fields |= {"proxy_jump": jump} if jump else {}
-        chosen = name if name and target else machines.free_name(str(fields["address"]))
-        if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
-            continue
-        error: HeteroTuiError | None
-        try:
-            error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
-        except UsageError as refused:
-            if not from_ssh_config:
-                raise
-            output.error(refused)
-            error = refused
-        (added if error is None else failed).append(chosen)
+    fields = parse_target(target)
+    fields |= {"identity_file": identity_file} if identity_file else {}
+    fields |= {"proxy_jump": jump} if jump else {}
+    chosen = name or machines.free_name(str(fields["address"]))
+    error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
+    added, failed = ([chosen], []) if error is None else ([], [chosen])
     if output.as_json:
         output.document({"added": added, "failed": failed, "inventory": str(call.path)})
-    return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
+    return commanding.exit_code(done=added, failed=failed)
 
 
 def _refuse_missing(identity_file: str) -> None:

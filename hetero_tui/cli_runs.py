@@ -11,6 +11,7 @@ from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import (
     Host,
+    Job,
     JobOrNone,
     Json,
     LiveRun,
@@ -21,10 +22,11 @@ from hetero_tui.cli_options import (
     Weights,
     With,
     hosts,
+    scripts,
     with_log,
 )
 from hetero_tui.commanding import Call
-from hetero_tui.interrupted import RESUMING, TRAINING, half_way
+from hetero_tui.intents import RESUMING, TRAINING, half_way
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Narrator, Output
 from remote_agent import protocol
@@ -297,18 +299,18 @@ def _told(output: Output, host: str, asked: Asked) -> int:
 def _replayed(output: Output, path: Path | None) -> int:
     """Show a recording (None: the newest): in the app where there is a terminal for it, else its log and its end."""
     from hetero_tui import reports
+    from hetero_tui.fold import apply
     from hetero_tui.launcher import on_a_terminal, open_replay
-    from hetero_tui.recording.recording import newest, read
-    from hetero_tui.recording.replay import Replay
+    from hetero_tui.recording.replay import Replay, newest, read
 
     recording = commanding.checked(output, lambda: read(path if path is not None else newest()))
     if recording.cut_off:
         output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
     if not (output.as_json or output.plain) and on_a_terminal():
         return open_replay(Replay(recording))
-    narrator, state = Narrator(output, alone=True), recording.state_after(1)
-    for count in range(1, len(recording.entries) + 1):
-        state = recording.folded(state, count - 1, count)
+    narrator, state = Narrator(output, alone=True), recording.initial
+    for event in (event for _, event in recording.entries if event is not None):
+        state = apply(state, event)
         if not output.as_json:
             narrator(state)
     if output.as_json:
@@ -316,3 +318,82 @@ def _replayed(output: Output, path: Path | None) -> int:
     else:
         output.data(reports.recording_line(recording.begins, recording.ends, state))
     return DONE
+
+
+_ITS_OWN = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""Options after the first word are the script's, or Ray's."""
+
+
+@commanding.command(commands, context_settings=_ITS_OWN)
+async def run(
+    call: Call,
+    output: Output,
+    file: Annotated[str, typer.Argument(metavar="FILE.py", help="A Ray script.", autocompletion=scripts)],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The script's own.")] = None,
+    paths: With = None,
+) -> int:
+    """Run any Ray script on the fleet's cluster, from its head. Ray Train, Tune, Data, your own actors.
+
+    Options of this command stand before FILE.py, those after it are the script's.
+    """
+    from hetero_tui.runs.order import read_script
+
+    order = read_script(file, arguments or (), paths or ())
+    async with call.session(watch=True) as session:
+        name, absent = await session.launch(order), session.absent
+        output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
+        return commanding.without(output, await commanding.follow_script(session, output, name), absent)
+
+
+@commanding.command(commands, options=(), context_settings=_ITS_OWN | {"help_option_names": []})
+async def ray(
+    call: Call,
+    output: Output,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Of Ray's own.")] = None,
+) -> int:
+    """Run Ray's own command line against the fleet's cluster. It runs on the head: `hetero-tui ray status`."""
+    from hetero_tui.text import plain
+
+    async with call.session(narrate=False) as session:
+        async for line in session.rays_own(arguments or ["--help"]):
+            print(plain(line), flush=True)
+        return DONE
+
+
+@commanding.command(commands)
+async def sweep(
+    call: Call,
+    output: Output,
+    job: Job,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=RANGE",
+            help="A setting that differs: learning_rate=1e-4..1e-2:log, schedule=linear,cosine; repeatable.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", help="How many; each is a run on one device.")] = 20,
+    metric: Annotated[
+        str,
+        typer.Option("--by", metavar="METRIC", help="What is to be good: loss, or a figure as keep_best takes it."),
+    ] = "loss",
+    settings: Settings = None,
+    paths: With = None,
+) -> int:
+    """Look for good settings by many short runs. One a device; the worse ones are stopped early (ASHA)."""
+    from hetero_tui.runs.sweep import read_sweep
+
+    order = read_sweep(job, parameters or (), trials, metric, settings or (), paths or ())
+    if order.search is not None and order.search.trials < trials:
+        output.say(f"{order.search.trials} trials: each combination of the values once")
+    async with call.session(watch=True) as session:
+        name, absent = await session.launch(order), session.absent
+        output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
+        code = await commanding.follow_script(session, output, name)
+        if code == DONE:
+            found = (await session.sweep_result(name)).trials  # the best one first
+            has_best = bool(found) and not found[0].cause
+            best = f"`hetero-tui train --from {name}` trains with the best settings on all devices"
+            output.say(best if has_best else f"{name}: no trial ended well, so there are no best settings")
+        return commanding.without(output, code, absent)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
+import typer.core
 
 from hetero_tui import output_place
 from hetero_tui.cli_options import AcceptKeys, Json, Plain
@@ -21,6 +22,7 @@ from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, r
 from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
 from hetero_tui.text import meant
 from remote_agent import protocol
+from remote_agent.removed import why_removed
 from remote_agent.states import RunState
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
@@ -351,6 +353,16 @@ class Call:
                 yield session
 
 
+class _Command(typer.core.TyperCommand):
+    """A command that says what became of a flag that was removed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for word in args:
+            if reason := why_removed(f"{self.name} {word.partition('=')[0]}"):
+                raise typer.BadParameter(reason)
+        return super().parse_args(ctx, args)
+
+
 def _shared(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
     """The parameters that commands share."""
 
@@ -393,6 +405,6 @@ def command(
         called.__signature__ = signature  # type: ignore[attr-defined]  # typing knows no such thing
         called.__annotations__ = {each.name: each.annotation for each in parameters}
         called.__name__, called.__doc__ = work.__name__, work.__doc__
-        return commands.command(**settings)(called)
+        return commands.command(cls=_Command, **settings)(called)
 
     return made

@@ -97,12 +97,6 @@ HEAD_LOST_AFTER = 4.0
 
 One look takes so long: the others try for three of these seconds."""
 
-STEP_ASIDE = 45.0
-"""So long a laptop that did not start the cluster leaves it to the one that did to form it anew without its head."""
-
-FORM_ANEW = NODE_START + RUN_START
-"""How long another laptop that has begun to form the cluster anew may take until the run goes on there."""
-
 HOLD_READY = 8.0
 """A host that is not connected and ready to be held by then is left out: other commands meet on the others. Less than
 :data:`CONNECT`, so that what follows joins the same attempt to connect."""

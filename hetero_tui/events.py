@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: 
 
 
 class HostState(StrEnum):
-    """The state of a host, as the word that is shown."""
+    """The state of a host."""
 
     UNKNOWN = "unknown"
     CONNECTING = "connecting"
@@ -35,11 +35,16 @@ class HostState(StrEnum):
     BENCHED = "benched"  # its devices are too slow just now to make a step shorter
     PAUSED = "paused"  # its worker was lost, and is started again after a pause
     DRAINED = "drained"  # it left the run because a user asked for it
-    RETURNING = "coming back"  # its worker is being started
+    RETURNING = "returning"  # its worker is being started
     STOPPING = "stopping"
     UNREACHABLE = "unreachable"
     REFUSED = "refused"  # login or host key
     FAILED = "failed"
+
+    @property
+    def words(self) -> str:
+        """As screens show it."""
+        return "coming back" if self is HostState.RETURNING else self.value
 
 
 class ClusterState(StrEnum):

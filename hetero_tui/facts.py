@@ -6,11 +6,11 @@ Text is clean when it comes here (:mod:`hetero_tui.answers`); every number has b
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hetero_tui import kernels
 from hetero_tui.text import one_line
 from remote_agent.device_kinds import KINDS
 
@@ -92,7 +92,7 @@ class Disk(_Facts):
 
     ``unwritable`` says why this user can't write there; empty where it can. ``shared`` is the server and folder that it
     comes from, where other machines may have it too; None: it is the machine's own. ``identity`` is the folder's, as
-    all machines see it that have it, and ``device`` the file system's, as all containers of one computer see it.
+    all machines see it that have it.
     """
 
     path: Path = ""
@@ -101,7 +101,6 @@ class Disk(_Facts):
     unwritable: Line = ""
     shared: Line | None = None
     identity: Line | None = None
-    device: Line | None = None
 
 
 class Accelerator(_Facts):
@@ -222,7 +221,7 @@ class HostFacts(_Facts):
 
     def _refusal(self, accelerator: Accelerator) -> str:
         build = self.torch_build
-        return kernels.refusal(build, accelerator.kind, accelerator.capability or "") if build else ""
+        return kernel_refusal(build, accelerator.kind, accelerator.capability or "") if build else ""
 
     def with_build(self, build: str) -> HostFacts:
         """The same machine with this build of torch."""
@@ -279,3 +278,34 @@ def parse_facts(raw: Any) -> HostFacts:
         first = error.errors()[0]
         where = one_line(".".join(str(part) for part in first["loc"]))
         raise ValueError(f"the probe's answer has a bad field {where}: {first['msg']}") from None
+
+
+OLDEST_CARD, CUDA_13_CARD, NEWEST_CUDA_12_CARD = (5, 0), (7, 5), (9, 0)
+
+_ROCM_7_2 = frozenset(
+    f"gfx{name}"
+    for name in "900 906 908 90a 942 950 1030 1100 1101 1102 1103 1150 1151 1200 1201".split()  # noqa: SIM905
+)
+"""https://github.com/pytorch/pytorch/blob/release/2.13/.ci/docker/manywheel/build.sh, PYTORCH_ROCM_ARCH."""
+
+
+def kernel_refusal(build: str, kind: str, capability: str) -> str:
+    """Why a torch of this build can't compute on an accelerator, in words; empty: it can, as far as is known."""
+    if not build.startswith(KINDS[kind].build):
+        title = next((each.title for each in KINDS.values() if build.startswith(each.build)), "the CPU")
+        return f"torch is built for {title}"
+    number = version(capability)
+    if kind == "cuda" and number:
+        too_old = number < (CUDA_13_CARD if build.startswith("cu13") else OLDEST_CARD)
+        too_new = build == "cu126" and number[:2] > NEWEST_CUDA_12_CARD
+        if too_old or too_new:
+            return f"torch {build} has no kernels for compute capability {capability}"
+    if build == KINDS["rocm"].installed and capability.startswith("gfx") and capability not in _ROCM_7_2:
+        return f"torch {build} has no kernels for {capability}"
+    return ""
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with; empty where there are none."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

@@ -51,7 +51,7 @@ class Installing(Keeper):
     async def bootstrap(self, sources: Sources, extras: Sequence[str] = ()) -> BootstrapReport:
         """Give every host that lacks one an environment that can train; ``extras`` are requirements of jobs besides."""
         async with self._exclusively("installing"), self._fleet.alone("bootstrap"):
-            await self._fleet.look(installs=True, purges=True)
+            await self._fleet.look(installs=True)
             return await self._fleet.bootstrap(sources, extras)
 
     async def _look(
@@ -70,7 +70,7 @@ class Installing(Keeper):
                 ``of_head``; or the cluster of this name is another inventory's.
         """
         self._fleet.refuse_name_of_another()
-        await self._fleet.look(installs=sources is not None, purges=True)
+        await self._fleet.look(installs=sources is not None)
         lacks = await self._fleet.lacking(requirements, of_head)
         if sources is None and any(not lack.python for lack in lacks) and asks is not None:
             where = "install it in hetero-tui's environments there?"

@@ -7,10 +7,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from hetero_tui.errors import UsageError
+from hetero_tui.events import HostState, Level
 from hetero_tui.state import State
+from remote_agent.states import RunState, stands_at
 
 if TYPE_CHECKING:
     from remote_agent import protocol
+
+
+STARTING, ADDING, TRAINING, RESUMING = "starting", "adding hosts", "starting a run", "resuming"
+"""Of a cluster, of hosts in one that is there already, and of a run, which brings a cluster up that is down."""
+
+PLANNING = "planning"
+"""Devices and links are measured, for which a cluster is brought up."""
+
+ASKING, PROBING = "asking hosts", "probing"
+"""Of what only looks: how the hosts stand, and what they are."""
+
+_FINISHED_BY = {
+    "stopping": "`hetero-tui down` finishes it",
+    STARTING: "`hetero-tui up` finishes it, `hetero-tui down` undoes it",
+    ADDING: "`hetero-tui up` finishes it",
+    TRAINING: "`hetero-tui train` starts it anew, `hetero-tui down` takes down what came of it",
+    "installing": "`hetero-tui bootstrap` finishes it",
+    "mending": "`hetero-tui check --fix` finishes it",
+    PLANNING: "`hetero-tui plan` starts it anew; a cluster that it brought up stays, and `hetero-tui down` ends it",
+    RESUMING: "`hetero-tui resume` finishes it",
+    "failing over": "`hetero-tui resume` finishes it",
+    "ending the run": "`hetero-tui stop` finishes it",
+    "draining": "`hetero-tui drain` finishes it",
+    "bringing back": "`hetero-tui undrain` finishes it",
+}
+
+
+def half_way(word: str) -> str:
+    """What is said of the operation of that word where it is cut off; empty where nothing is left half-done."""
+    return f"interrupted while {word}: {_FINISHED_BY[word]}" if word in _FINISHED_BY else ""
 
 
 RUNS, AGENT = "runs", "agent"
@@ -117,3 +150,45 @@ class Refusing(ABC):
     probe = up = down = install = look_for_problems = mistakes_in = _refused
     train = stop_run = resume = drain = bring_back = list_runs = read_run = logs = _refused
     shell_command = save = accept_host_key = teardown_preview = _refused
+
+
+def call_for(before: State, after: State) -> tuple[Level, str] | None:
+    """What has happened between two states that a user who looks elsewhere should know, in a sentence; None: nothing.
+
+    A run whose end was not seen, such as one that was over when the app was opened, is no news.
+    """
+    was, run = before.run, after.run
+    if run is not None and was is not None and was.run == run.run and run.state.final and not was.state.final:
+        cause = f": {run.detail}" if run.detail else ""
+        level = Level.BAD if run.state in (RunState.FAILED, RunState.LOST) else Level.GOOD
+        return level, f"{run.run} {run.state} {stands_at(run.state, run.step)}{cause}"
+    for host in after.hosts:
+        if host.state is not HostState.REFUSED:
+            continue
+        known = before.host(host.name)
+        was_well = known is not None and known.last_seen is not None and known.state is not HostState.REFUSED
+        if was_well:
+            return Level.BAD, f"{host.name} needs a hand: {host.detail}"
+    return None
+
+
+BUSY = "opening"
+
+
+class Opening(Refusing):
+    """A session that is still being opened and knows nothing; the screens ask nothing of it meanwhile."""
+
+    state = State(cluster="")
+    jobs: tuple[str, ...] = ()
+    inventory_path = ""
+    busy = BUSY
+
+    def subscribe(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Nothing changes here, so ``listener`` is never called."""
+        return lambda: None
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError("the inventory is still being read", hint="wait a moment")

@@ -10,7 +10,7 @@ from hetero_tui import events
 from hetero_tui.errors import HeteroTuiError, TakenDown, UsageError
 from hetero_tui.events import Level
 from hetero_tui.fold import apply
-from hetero_tui.interrupted import ASKING
+from hetero_tui.intents import ASKING
 from hetero_tui.state import State
 from remote_agent.states import RunState
 

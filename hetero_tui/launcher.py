@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import errno
 import os
@@ -59,6 +60,7 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
         return Machines(path, accept_new_host_keys=accept_new_host_keys)
 
     async def whole() -> int:
+        require_utf8()
         from hetero_tui.ui.app import HeteroApp
 
         preferences = read_settings(readonly=readonly)
@@ -147,6 +149,7 @@ def open_replay(replay: Replay) -> int:
     """Open the terminal app on a recording; the answer is the exit code."""
 
     async def whole() -> int:
+        require_utf8()
         from hetero_tui.ui.replaying import ReplayApp
 
         app = ReplayApp(replay)
@@ -154,6 +157,17 @@ def open_replay(replay: Replay) -> int:
         return app.return_code or DONE
 
     return run_to_end(whole)
+
+
+def require_utf8() -> None:
+    """Raise UsageError if the terminal, on whose stderr Textual draws, can't show the app's signs."""
+    encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
+    if "TEXTUAL_DRIVER" not in os.environ and codecs.lookup(encoding).name != "utf-8":
+        raise UsageError(
+            f"the app needs a terminal with UTF-8, and this one has {encoding}",
+            step="app",
+            hint="set LC_ALL=C.UTF-8, or use the commands (`hetero-tui --help`)",
+        )
 
 
 def on_a_terminal() -> bool:

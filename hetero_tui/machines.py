@@ -11,7 +11,7 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import probe_fleet
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts, target_of
+from hetero_tui.inventory.adding import free_name, parse_target, target_of
 from hetero_tui.inventory.file import (
     HOST_KEYS,
     add_host,
@@ -76,11 +76,6 @@ class Machines:
     def hosts(self) -> tuple[Host, ...]:
         """The hosts that are in it."""
         return load(self.path).hosts if self.path.exists() else ()
-
-    def known_to_ssh(self) -> tuple[str, ...]:
-        """The machines of ``~/.ssh/config`` that are not in the inventory yet."""
-        addresses = {host.address for host in self.hosts()}
-        return tuple(alias for alias in ssh_config_hosts() if alias not in addresses)
 
     def free_name(self, address: str) -> str:
         """A name for a machine at that address that no other has."""

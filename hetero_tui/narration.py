@@ -130,7 +130,7 @@ class Output:
 class Narrator:
     """Prints each new line of the state's log to stderr, once; what comes again and again, once in two minutes.
 
-    What a :class:`StepPrinter` prints on the same terminal, or into the same file, is left out, unless there is none
+    What a :class:`StepPrinter` prints on the same terminal is left out, unless there is none
     (``alone``).
     """
 
@@ -150,18 +150,10 @@ class Narrator:
                 if line.time - self._told.get(line.topic, float("-inf")) < TOGETHER:
                     continue
                 self._told[line.topic] = line.time
-            if line.is_data and self._beside_data and (sys.stdout.isatty() or _is_one_stream()):
+            if line.is_data and self._beside_data and sys.stdout.isatty():
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
-
-
-def _is_one_stream() -> bool:
-    """Whether stdout and stderr go to the same place, as with ``2>&1``."""
-    try:
-        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-    except (OSError, ValueError):  # it is no file
-        return False
 
 
 def waiting_for(state: State) -> str:

@@ -14,11 +14,7 @@ from hetero_tui.launcher import DONE, FAILED
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hetero_tui.runs.order import Order
-    from hetero_tui.runs.racing import By
-    from hetero_tui.session import Session
     from remote_agent.planning.survey import Survey
     from remote_agent.settings import TrainingConfig
 
@@ -41,46 +37,27 @@ async def plan(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Each term of the step's time, and its source.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure anew, even if nothing has changed.")] = False,
-    race: Annotated[
-        bool, typer.Option("--race", help="Train the two best ways for 20 s each, and compare what they did.")
-    ] = False,
-    by: Annotated[str, typer.Option("--by", help="What a race is won by: speed, or loss (fall a second).")] = "speed",
 ) -> int:
     """Say what a step will take and which machines help. Nothing is trained."""
     from hetero_tui.planning import fleet_file
     from hetero_tui.planning import what_if as what_if_changes
 
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow == "inexact" else [])]
-    wrong = _mistakes(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
+    wrong = [f"--allow {allow}: valid: exact, inexact"] if allow not in ("exact", "inexact") else []
+    if measure and fleet is not None:
+        wrong.append("--measure looks at the machines that are there, not at those of --fleet")
     order = _order(job, pairs, paths or (), wrong)
     config = _config(order, fleet=fleet is not None)
     changes = what_if or []
     if fleet is not None:
-        described = fleet_file.read(fleet)
-        survey = described.under(config)
-        return _print(output, survey, config, changes, explain=explain, lost=described.lost)
+        survey = fleet_file.under(fleet_file.read(fleet), config)
+        return _print(output, survey, config, changes, explain=explain)
     async with call.session() as session:
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
         absent = session.absent
-        if race:
-            code = await _race(session, output, order, survey, config, "loss" if by == "loss" else "speed")
-        else:
-            code = _print(output, survey, config, changes, explain=explain, measured=measured)
+        code = _print(output, survey, config, changes, explain=explain, measured=measured)
         return commanding.without(output, code, absent)
-
-
-def _mistakes(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> list[str]:
-    """What is wrong with the options."""
-    mistakes = [f"--allow {allow}: valid: exact, inexact"] if allow not in ("exact", "inexact") else []
-    mistakes += [f"--by {by}: valid: speed, loss"] if by not in ("speed", "loss") else []
-    mistakes += ["--by is for --race"] if by != "speed" and not race else []
-    mistakes += ["--race trains on the machines that are there, not on those of --what-if or --fleet"] * (
-        race and (what_if or fleet)
-    )
-    return mistakes + (
-        ["--measure looks at the machines that are there, not at those of --fleet"] if measure and fleet else []
-    )
 
 
 def _order(job: str, pairs: list[str], paths: list[str] | tuple[()], wrong: list[str]) -> Order:
@@ -97,29 +74,6 @@ def _order(job: str, pairs: list[str], paths: list[str] | tuple[()], wrong: list
     if wrong:
         raise PlanError(tuple(wrong))
     return order
-
-
-async def _race(session: Session, output: Output, order: Order, survey: Survey, config: TrainingConfig, by: By) -> int:
-    from hetero_tui.errors import UsageError
-    from hetero_tui.runs import racing
-    from remote_agent.planning.choice import choose, limits_of
-    from remote_agent.planning.pipeline import is_cut
-    from remote_agent.planning.sites import DoesNotFit
-
-    if is_cut(survey):
-        raise UsageError("there is only one way to train this model, which is cut by its layers", step="plan --race")
-    try:
-        choice = choose(survey, limits_of(config))
-    except DoesNotFit as error:
-        return _does_not_fit(output, error)
-    found = await racing.race(session, order, choice, session.notice)
-    if output.as_json:
-        output.document(racing.document(found, by))
-    else:
-        output.table(racing.HEADINGS, racing.rows(found))
-        for line in racing.verdict(found, by):
-            output.data(line)
-    return FAILED if any(each.error for each in found) else DONE
 
 
 def _does_not_fit(output: Output, error: Exception) -> int:
@@ -164,7 +118,6 @@ def _print(
     *,
     explain: bool,
     measured: bool = False,
-    lost: Callable[[int, float], float] | None = None,
 ) -> int:
     from hetero_tui.planning import plan_report
     from hetero_tui.planning.what_if import changed
@@ -182,10 +135,8 @@ def _print(
     except DoesNotFit as error:
         return _does_not_fit(output, error)
     told = (*survey.notes, *verdicts(survey, found))
-    part = lost(len(found.best.way.hosts), found.best.seconds) if lost is not None else 0.0
     if output.as_json:
-        document = plan_report.document(survey, found, told, measured=measured)
-        output.document(document | {"lost_to_faults": part} if lost is not None else document)
+        output.document(plan_report.document(survey, found, told, measured=measured))
         return DONE
     output.table(plan_report.HOST_HEADINGS, plan_report.host_rows(survey, found))
     output.data("")
@@ -193,8 +144,6 @@ def _print(
     output.data("")
     more = plan_report.explained(found.best) if explain else []
     more += plan_report.measured_at(survey) if not measured else []
-    more += [f"faults: {100 * part:.2g}% of the time would be lost"] if part else []
-    more += plan_report.costs(found.best)
     for line in (*told, *(f"does not fit: {why}" for why in found.refused), *more, *plan_report.estimates(survey)):
         output.data(line)
     return DONE

@@ -9,10 +9,10 @@ from pathlib import Path
 from hetero_tui.errors import HostError, UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
-from hetero_tui.interrupted import ASKING
-from hetero_tui.runs.history import history
+from hetero_tui.intents import ASKING
+from hetero_tui.runs.follow import history
 from hetero_tui.runs.listing import find_among, find_run, list_runs, with_silent
-from hetero_tui.runs.script import rays_output, refuse_ours
+from hetero_tui.runs.order import rays_output, refuse_ours
 from hetero_tui.runs.serving import Service, place_of, serving
 from hetero_tui.runs.sweep import result_of
 from hetero_tui.runs.weights import SINGLE, fetch_weights, refuse_without

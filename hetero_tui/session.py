@@ -19,15 +19,13 @@ from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
-from hetero_tui.following import Following
-from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import ADDING, PLANNING, PROBING, RESUMING, STARTING, TRAINING
+from hetero_tui.following import Elsewhere, Following
+from hetero_tui.intents import ADDING, PLANNING, PROBING, RESUMING, STARTING, TRAINING, TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
 from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.before_start import archive_of, needed_by_head, refuse_early, refuse_for
-from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
 from hetero_tui.runs.order import READY_JOBS, Order, read_order
@@ -182,7 +180,7 @@ class Session(Following):
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks, needed_by_head(order))
-            await refuse_early(fleet, order)
+            refuse_early(fleet, order)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             elif order.script is None or order.search is not None:
@@ -283,11 +281,11 @@ class Session(Following):
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments.
 
-        Raises ClusterError if all hosts are in another inventory's cluster of the same name.
+        Raises ClusterError if another inventory's cluster of the same name is up.
         """
         before = self._state
         with self._working(STOPPING):
-            self._fleet.refuse_name_of_another(if_all=True)
+            self._fleet.refuse_name_of_another()
         self.notice(Level.INFO, announcement(self.teardown_preview()))
         self.emit(events.ClusterChanged(state=ClusterState.STOPPING))
         try:

@@ -306,43 +306,6 @@ def parse_nvidia_query(text: str) -> List[Facts]:
     return found
 
 
-def parse_nvidia_list(text: str) -> Dict[str, List[Tuple[str, str]]]:
-    """``nvidia-smi -L``: the MIG instances (profile, UUID) of each GPU by the GPU's UUID."""
-    instances: Dict[str, List[Tuple[str, str]]] = {}
-    gpu = ""
-    for line in text.splitlines():
-        whole = re.match(r"GPU \d+: .*\(UUID: (GPU-[\w-]+)\)", line)
-        part = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)", line)
-        if whole:
-            gpu = whole.group(1)
-        elif part:
-            instances.setdefault(gpu, []).append((part.group(1), part.group(2)))
-    return instances
-
-
-def with_instances(gpus: List[Facts], instances: Dict[str, List[Tuple[str, str]]]) -> List[Facts]:
-    """GPUs that are cut into MIG instances are replaced by those: CUDA can't use the whole any more.
-
-    CUDA shows a process the first instance alone, and then no whole GPU either; the others say so. See "CUDA Device
-    Enumeration" in https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
-    """
-    found: List[Facts] = []
-    shown: Optional[Facts] = None
-    for gpu in gpus:
-        parts = instances.get(gpu["uuid"] or "", [])
-        for profile, uuid in parts:
-            size = re.search(r"(\d+)gb", profile)
-            memory = int(size.group(1)) * 1024 * MIB if size else None
-            found.append(dict(gpu, name="%s MIG %s" % (gpu["name"], profile), memory_bytes=memory, uuid=uuid))
-            shown = shown or found[-1]
-        if not parts:
-            found.append(gpu)
-    if shown is not None:
-        hidden = "CUDA shows a process one MIG instance only, here %s, %s" % (shown["name"], shown["uuid"])
-        found = [shown] + [dict(gpu, unusable=hidden) for gpu in found if gpu is not shown]
-    return [dict(gpu, index=index) for index, gpu in enumerate(found)]
-
-
 def amd_architecture(text: Any, override: Optional[str] = None) -> Optional[str]:
     """``gfx1030``, of ``gfx90a:sramecc+:xnack-`` too; ``override`` is the user's HSA_OVERRIDE_GFX_VERSION (10.3.0)."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)$", override or "")
@@ -499,7 +462,7 @@ def read_nvidia(commands: Commands) -> List[Facts]:
     gpus = parse_nvidia_query(text)
     if not gpus and text.strip() and "No devices were found" not in text:
         raise PartFailed("nvidia-smi answered in an unknown form: %s" % text.strip().splitlines()[0][:80])
-    return with_instances(gpus, parse_nvidia_list(commands.run(program, "-L"))) if gpus else []
+    return gpus
 
 
 def read_amd(commands: Commands) -> List[Facts]:
@@ -753,14 +716,7 @@ def read_disk(folder: str) -> Facts:
         "unwritable": unwritable(path),
         "shared": shared_place(os.path.realpath(place), read_text("/proc/self/mounts") or ""),
         "identity": folder_identity(place),
-        "device": device_identity(place),
     }
-
-
-def device_identity(path: str) -> Optional[str]:
-    """The same on all containers of one computer that have the file system with this folder; None: not known."""
-    started = read_text("/proc/sys/kernel/random/boot_id")
-    return "%s %d" % (started.strip(), os.stat(path).st_dev) if started else None
 
 
 def unwritable(path: str) -> str:

@@ -16,6 +16,14 @@ REMOVED: Final[Mapping[str, str]] = types.MappingProxyType(
         "strategy=async": "local_sgd with overlap is faster and closer",
         "codec=topk": "codec=int8 with local_sgd sends less and is closer",
         "staleness": "it belonged to strategy=ssp; use strategy=local_sgd",
+        "keys in settings.toml": "the keys are those of the help screen",
+        "ascii in settings.toml": "the app needs a terminal with UTF-8; colours go off with NO_COLOR",
+        "plan --race": "train with each strategy for some steps and compare the runs' speed",
+        "add --from-ssh-config": "name each machine: `hetero-tui add NAME`, where NAME may be a Host of ~/.ssh/config",
+        "plan --by": "it belonged to --race",
+        "watts in a fleet file": "plan predicts time only",
+        "price in a fleet file": "plan predicts time only",
+        "faults_per_host_day in a fleet file": "plan predicts time only",
         "topk_fraction": "it belonged to codec=topk; use codec=int8",
     }
 )

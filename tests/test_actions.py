@@ -36,7 +36,7 @@ ACTIONS = (
     Action(command="undrain", keys=("bring_back",)),
     Action(command="logs", keys=("logs",)),
     Action(command="down", keys=("teardown",)),
-    Action(command="replay", keys=("pause", "faster", "slower", "forward", "rewind")),
+    Action(command="replay", keys=("pause", "faster", "slower")),
     Action(command="demo", keys=("chaos", "demo")),
     Action(command="plan", why="the app has a view of the plan of a run that is on"),
     Action(command="bootstrap", keys=("install",)),
@@ -79,16 +79,3 @@ def test_each_key_of_the_app_and_of_its_palette_is_in_the_table() -> None:
     assert shown - known == set()
     for action in ACTIONS:
         assert action.why or (action.command and action.keys), f"{action} lacks a command or a key, and a reason"
-
-
-def test_each_argument_of_a_command_is_named_in_capitals_as_the_documents_name_it() -> None:
-    group = typer.main.get_command(application)
-    assert isinstance(group, typer.core.TyperGroup)
-    arguments = [
-        argument
-        for command in group.commands.values()
-        for argument in command.params
-        if argument.param_type_name == "argument"
-    ]
-    assert len(arguments) >= 10
-    assert [argument.name for argument in arguments if not (argument.metavar or "").partition(".")[0].isupper()] == []

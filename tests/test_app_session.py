@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 
 from hetero_tui import deadlines, events
 from hetero_tui.app_session import AppSession
-from hetero_tui.errors import HostError, RunError, Unreachable
+from hetero_tui.errors import RunError, Unreachable
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.session import Session
 from hetero_tui.transport import shell_command
 from remote_agent import protocol
-from remote_agent.states import RayState, RunState
+from remote_agent.states import RunState
 
 FLEET = Inventory(
     cluster="lab",
@@ -47,22 +45,6 @@ async def test_what_is_saved_never_takes_the_place_of_a_file(tmp_path: Path, mon
             await session.save("no/folder.log", "ours")
     assert (tmp_path / "text-1.log").read_text() == "mine"
     assert (tmp_path / "text-1-2.log").read_text() == "ours\n"
-
-
-async def test_that_a_machine_is_unreachable_is_not_told_again_by_its_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def none(*_: Any, failed: Callable[[HostError], None], **__: Any) -> AsyncGenerator[Any]:
-        for host in ("mercer", "nas"):
-            failed(Unreachable(host, "no answer", step="connect"))
-        return
-        yield
-
-    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
-        monkeypatch.setattr(session, "logs_of", none)
-        session.emit(events.HostLost(time=1.0, host="nas", cause="no answer"))
-        assert [line async for line in session.logs(None, "")] == []
-        assert [line.text.split(":")[0] for line in session.state.log] == ["nas is unreachable", "mercer"]
 
 
 async def test_a_machine_that_answers_again_does_not_wait_for_those_that_are_silent(
@@ -92,24 +74,6 @@ async def test_a_machine_that_answers_again_does_not_wait_for_those_that_are_sil
         await asyncio.wait_for(looked.wait(), 5)
 
 
-async def test_a_run_that_another_terminal_starts_is_seen_whatever_was_done_here_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The demo's app brings its machines up without a probe of its own."""
-    looked = asyncio.Event()
-
-    async def look() -> None:
-        looked.set()
-
-    sample = protocol.HostSample(
-        time=1.0, cpu_use=0.1, memory_used=1, memory_total=2, ray=RayState.RUNNING, run="text-1"
-    )
-    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
-        monkeypatch.setattr(session, "_look_elsewhere", look)
-        session.emit(events.HostSampled(time=1.0, host="mercer", sample=sample, round_trip_s=None))
-        await asyncio.wait_for(looked.wait(), 5)
-
-
 async def test_the_runs_are_asked_for_again_while_one_goes_on_that_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,25 +100,6 @@ async def test_the_runs_are_asked_for_again_while_one_goes_on_that_is_not_follow
                 assert not asked.is_set()
         session.emit(events.HostLost(time=1.0, host="mercer", cause="no answer"))
         assert not session._has_unseen_run(), "it can't be asked"
-
-
-async def test_a_look_at_what_another_terminal_began_also_lists_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    did: list[str] = []
-
-    def noted(word: str) -> Callable[..., Any]:
-        async def done(*_: object) -> None:
-            did.append(word)
-
-        return done
-
-    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
-        monkeypatch.setattr(session._fleet, "survey", noted("survey"))
-        monkeypatch.setattr(session, "_attach_to_live_run", noted("attach"))
-        monkeypatch.setattr(session, "_list_runs", noted("list"))
-        await session._look_elsewhere()
-    assert did == ["survey", "attach", "list"]
 
 
 async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_the_one_before(
@@ -208,19 +153,3 @@ async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_t
         session._state = replace(session.state, run=former.state.run)
         await session._attach_to_live_run()
         assert followed[-1] == "newer-2", "its machine does not answer"
-
-
-async def test_after_a_teardown_the_runs_are_listed_as_it_left_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is not followed, as a sweep, tells nothing of its end."""
-    happened = list[str]()
-
-    async def done(what: str) -> None:
-        happened.append(what)
-
-    monkeypatch.setattr(Session, "down", lambda self, purge: done("down"))
-    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
-        monkeypatch.setattr(session, "_list_runs", lambda: done("list"))
-        await session.down()
-    assert happened == ["down", "list"]

@@ -19,30 +19,12 @@ from hetero_tui.state import initial
 from tests.documents import ROOT, block_of
 
 
-def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
-    cli.inventory.write_text("hosts:\n  nas: {adress: nas.local}\n  mercer: {address: m, port: 99999}\n")
-    done = cli("probe", "--json")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "line 2" in done.stderr
-    assert "'address'" in done.stderr
-    assert "line 3" in done.stderr
-
-
 def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
     cli.inventory.unlink()
     done = cli("probe")
     assert done.returncode == 2
     assert "inventory.yaml" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("words", [("probe",), ("check",), ("bootstrap",)])
-def test_an_inventory_without_hosts_says_how_to_add_one(cli, words: tuple[str, ...]) -> None:
-    cli.inventory.write_text("hosts:\n")
-    done = cli(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "names no hosts yet -> `hetero-tui add me@HOST` adds one" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,14 +62,6 @@ def test_a_script_that_does_not_say_yes_tears_nothing_down(cli) -> None:
     assert "--yes" in done.stderr
 
 
-def test_what_an_inventory_has_in_it_is_no_escape_code_either(cli) -> None:
-    (cli.home / "inventory.yaml").write_text('hosts: {"b\\x1b[31m": {address: "x\\x1by"}}\n')
-    done = cli("probe")
-    assert done.returncode == 2
-    assert "hosts.b" in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
-
-
 def test_a_pipe_gets_no_escape_codes(cli) -> None:
     done = cli("probe")
     assert done.returncode == 0
@@ -101,12 +75,6 @@ def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli) -> None
         assert done.returncode == 1
         assert "run" in done.stderr
         assert "Traceback" not in done.stderr
-
-
-def test_down_where_nothing_was_ever_started_is_done_at_once(cli) -> None:
-    done = cli("down", "--yes", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout) == {"removed": [], "leftovers": [], "unseen": [], "kept": []}
 
 
 def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None:
@@ -145,14 +113,6 @@ def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None
 )
 def test_the_inventory_may_be_named_anywhere(words: list[str], sorted_words: list[str]) -> None:
     assert inventory_first(words) == sorted_words
-
-
-def test_the_inventory_may_stand_after_the_command(cli) -> None:
-    other = cli.home / "other.yaml"
-    other.write_text("hosts:\n  elsewhere: {adress: nas.local}\n")
-    done = cli("probe", "-i", str(other))
-    assert done.returncode == 2
-    assert "'address'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shlex
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,15 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from hetero_tui import commanding
-from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
-from hetero_tui.demo.fleet import WATCHED
 from hetero_tui.errors import HostKeyUnknown
 from hetero_tui.events import RunChanged, RunProgressed
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host
-from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
+from hetero_tui.launcher import FAILED, INTERRUPTED
 from hetero_tui.narration import Output
 from hetero_tui.runs.serving import Service
 from hetero_tui.session import Session
@@ -33,47 +28,6 @@ from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.protocol import RunFailed, Serving
 from remote_agent.states import RunState
-
-
-class Ended:
-    """A session whose sweep failed."""
-
-    async def find(self, run: str) -> tuple[str, Any]:
-        return "mercer", SimpleNamespace(id=run)
-
-    async def logs_of(self, *_: object, **__: object) -> AsyncIterator[Any]:
-        for line in ():
-            yield line
-
-    async def history_of(self, run: str) -> tuple[Any, tuple[RunFailed, ...]]:
-        failed = RunFailed(seq=2, time=1.0, step=0, host="nas", cause="no figure 'f1'", hint="this job has: loss")
-        return SimpleNamespace(id=run, state=RunState.FAILED), (failed,)
-
-
-async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert await commanding.follow_script(cast("Session", Ended()), Output(), "digits-1") == FAILED
-    assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
-
-
-@pytest.mark.parametrize(
-    ("others", "said"),
-    [
-        ((), ""),
-        (("text-1",), "text-2 is the newest run; also under way: text-1\n"),
-        (("a", "b"), "text-2 is the newest run; also under way: a, b\n"),
-    ],
-)
-async def test_a_command_without_a_runs_name_says_which_it_takes_where_several_are_under_way(
-    capsys: pytest.CaptureFixture[str], others: tuple[str, ...], said: str
-) -> None:
-    async def newest() -> tuple[str, tuple[str, ...]]:
-        return "text-2", others
-
-    session = cast("Session", SimpleNamespace(newest=newest))
-    assert await commanding.named(session, Output(), None) == "text-2"
-    assert capsys.readouterr().err == said
-    assert await commanding.named(session, Output(), "text-7") == "text-7"
-    assert capsys.readouterr().err == ""
 
 
 class Serves:
@@ -146,17 +100,6 @@ async def test_the_question_about_a_key_names_the_server_that_shows_it_and_each_
     ]
 
 
-class Followed:
-    """A session whose run goes on for good; Ctrl-C is typed after its first event."""
-
-    state = SimpleNamespace(run=SimpleNamespace(run="digits-1", state=RunState.RUNNING))
-
-    async def events_of(self, _: str | None) -> AsyncIterator[Any]:
-        yield HostText("{}"), SimpleNamespace()
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-
-
 class Resumed:
     """A session whose run was resumed after its event number 4, its failure, and is stopped."""
 
@@ -195,15 +138,6 @@ async def test_of_a_resumed_run_people_read_what_is_new_and_scripts_all(
         assert [line.partition("  ")[0] for line in lines] == ["resumed after step 2", "step 3/9"]
 
 
-def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
-    said = list[str]()
-    followed = cast("Session", Followed())
-    assert run_to_end(lambda: commanding.follow(followed, Output(as_json=True), None), said.append) == INTERRUPTED
-    assert said == [
-        "interrupted; digits-1 goes on: `hetero-tui attach digits-1` follows it, `hetero-tui stop digits-1` ends it"
-    ]
-
-
 @pytest.mark.parametrize(
     ("command", "finishes"),
     [
@@ -234,25 +168,6 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
     assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"
 
 
-def test_metrics_are_of_a_session_that_follows_what_starts_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run of another terminal, and a host that did not answer at first: as in the app."""
-    served = list[Session]()
-
-    async def metrics(session: Session, *_: object) -> int:
-        served.append(session)
-        return FAILED
-
-    monkeypatch.setattr(commanding, "metrics", metrics)
-    path = tmp_path / "inventory.yaml"
-    path.write_text("hosts: {laptop: {connection: local}}\n")
-    assert CliRunner().invoke(application, ["-i", str(path), "metrics"]).exit_code == FAILED
-    (session,) = served
-    assert isinstance(session, AppSession)
-    assert session._elsewhere.is_wanted
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -267,10 +182,10 @@ def test_metrics_are_of_a_session_that_follows_what_starts_later(
         ),
         (("add", "me@nas", "--identity-file", "/no/such"), "add: --identity-file /no/such: there is no such file"),
         (
-            ("plan", "digit", "--allow", "x", "--by", "y", "--set", "seed=z", "--fleet", "f", "--measure"),
-            "--by is for --race\n  --measure looks at the machines that are there, not at those of --fleet\n  no job",
+            ("plan", "digit", "--allow", "x", "--set", "seed=z", "--fleet", "f", "--measure"),
+            "--measure looks at the machines that are there, not at those of --fleet\n  no job",
         ),
-        (("plan", "digits", "--by", "loss"), "plan: --by is for --race"),
+        (("plan", "digits", "--race"), "plan --race was removed"),
     ],
 )
 def test_options_that_can_not_be_meant_are_refused_before_anything_is_contacted(
@@ -324,42 +239,3 @@ def test_a_machine_is_taken_out_of_the_inventory_at_a_terminal_only_once_that_is
     monkeypatch.setattr(commanding, "can_ask", lambda: False)
     assert remove() == 0, "a script says what it wants"
     assert len(asked) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "steps"),
-    [
-        ((), WATCHED["num_iterations"]),
-        (("--set", "num_iterations=7"), "7"),
-        (("--set", "epochs=2"), None),
-        (("--set", "batch_size=64"), None),
-        (("text",), None),
-    ],
-)
-def test_the_demos_run_in_the_app_is_there_long_enough_to_break_its_machines(
-    words: tuple[str, ...], steps: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = dict[str, Any]()
-
-    class App:
-        return_code = 0
-
-        def __init__(self, session: object, **options: Any) -> None:
-            given.update(options)
-
-        async def run_async(self) -> None:
-            pass
-
-    @asynccontextmanager
-    async def fleet(**_: object) -> AsyncIterator[Any]:
-        report = SimpleNamespace(leftovers=(), kept=(), removed=(), unseen=())
-        yield SimpleNamespace(
-            session=SimpleNamespace(state=initial("demo", ())), chaos=SimpleNamespace(toggle=None), report=report
-        )
-
-    monkeypatch.setattr("hetero_tui.cli.on_a_terminal", lambda: True)
-    monkeypatch.setattr("hetero_tui.demo.fleet.demo_fleet", fleet)
-    monkeypatch.setattr("hetero_tui.ui.app.HeteroApp", App)
-    CliRunner().invoke(application, ["demo", *words], catch_exceptions=False)
-    assert given["settings"].get("num_iterations") == steps
-    assert given["settings"]["strategy"] == "sync"

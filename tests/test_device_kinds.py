@@ -1,6 +1,5 @@
 """A kind of device is one row of a table, by which the probe, the inventory, the builds and the engine know it."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -10,18 +9,12 @@ import torch
 from hetero_tui.facts import parse_facts
 from hetero_tui.inventory.schema import Host
 from hetero_tui.planning.builds import torch_build
-from remote_agent import probe, serving
+from remote_agent import probe
 from remote_agent.device_kinds import KINDS, NUMBERED, TORCH_NAMES, built_for
 from remote_agent.host import verify
-from remote_agent.training.user_code import user_errors
 from remote_agent.training.worker.device import backend
 
 EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-
-
-def test_the_probe_finds_these_kinds_and_no_others():
-    named = re.findall(r'accelerator\(\s*"(\w+)"', Path(probe.__file__).read_text(encoding="utf-8"))
-    assert set(named) == set(KINDS)
 
 
 def test_a_kind_is_named_where_it_is_found_where_it_computes_and_in_the_table() -> None:
@@ -42,12 +35,6 @@ def test_a_device_that_is_found_may_be_named_in_the_inventory_and_has_a_build_an
     assert torch_build(facts).name.startswith(kind.build)
     assert kind.torch in backend.BACKENDS
     assert backend.of(torch.device(name)).kind == kind.torch
-
-
-@EVERY
-def test_its_use_is_read_by_the_module_that_the_table_names(kind):
-    if kind.sampler:
-        assert callable(importlib.import_module(kind.sampler).read)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +70,6 @@ def test_a_kind_that_nothing_here_knows_is_a_bad_answer_of_the_probe(make_facts)
         parse_facts(raw)
 
 
-@pytest.mark.parametrize("name", ["cuda:0", "xpu:0", "mps"])
-def test_a_model_is_served_by_whichever_accelerator_is_there_first(monkeypatch, name):
-    for each in TORCH_NAMES:
-        monkeypatch.setattr(backend.BACKENDS[each], "names", list)
-    assert serving.chosen_device("") == "cpu"
-    monkeypatch.setattr(backend.BACKENDS[name.partition(":")[0]], "names", lambda: [name])
-    assert serving.chosen_device("") == name
-
-
 @pytest.mark.parametrize(
     ("kind", "count", "names"), [("cuda", 1, ["cuda:0"]), ("xpu", 2, ["xpu:0", "xpu:1"]), ("mps", 1, ["mps"])]
 )
@@ -111,9 +89,3 @@ def test_a_new_environment_is_tried_on_the_cpu_and_the_devices_that_train_and_on
     assert (first["device"], first["error"]) == ("cpu", "")
     assert second["error"], "it holds no numbers"
     assert third["error"] == f"torch {torch.__version__} does not find it"
-
-
-@pytest.mark.parametrize("what", ["CUDA", "XPU", "MPS backend"])
-def test_a_full_memory_is_recognized_whatever_the_kind(what):
-    assert user_errors.is_out_of_memory(RuntimeError(f"{what} out of memory. Tried to allocate 2.00 GiB"))
-    assert not user_errors.is_out_of_memory(RuntimeError(f"{what} error: an illegal memory access"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hetero_tui import commanding, launcher, plan_command
 from hetero_tui.cli import application
-from hetero_tui.cli_sweep import commanding as sweeping
+from hetero_tui.cli_runs import commanding as sweeping
 from hetero_tui.session import Session
 from tests.documents import ROOT
 
@@ -84,18 +84,6 @@ def test_what_is_done_without_a_host_of_the_inventory_is_exit_code_3_and_the_hos
     (*_, last) = [line for line in found.stderr.splitlines() if line.startswith("hetero-tui: ")]
     assert last.startswith("hetero-tui: gone: connect: "), found.stderr
     assert bool(started) is (command in WITH_ALL)
-
-
-@pytest.mark.parametrize(("trials", "has_best"), [((), False), (("it failed",), False), (("", "it failed"), True)])
-def test_best_settings_are_proposed_where_a_trial_of_the_sweep_ended_well(
-    started: list[str], monkeypatch: pytest.MonkeyPatch, trials: tuple[str, ...], has_best: bool
-) -> None:
-    async def found(*_: object) -> Any:
-        return SimpleNamespace(trials=tuple(SimpleNamespace(cause=cause) for cause in trials))
-
-    monkeypatch.setattr(Session, "sweep_result", found)
-    said = done(BOTH, "sweep", *WITH_ALL["sweep"]).stderr
-    assert ("trains with the best settings" in said, "no trial ended well" in said) == (has_best, not has_best)
 
 
 @pytest.mark.parametrize(("command", "words"), WITH_ALL.items())

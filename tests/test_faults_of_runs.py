@@ -91,15 +91,6 @@ def test_a_late_slice_is_a_fault_that_is_over_with_its_reissue() -> None:
     assert len(after(run(fault(worker="pi/cpu")), reissued())) == 2
 
 
-def test_a_slice_of_a_host_that_a_user_took_out_is_no_fault() -> None:
-    drained = replace(worker("nas/cpu", 0.0), alive=False, drained=True)
-    assert after(run(workers=(drained,)), reissued()) == ()
-    late = fault(word=faults.LATE, back=12.0)
-    assert after(run(late, workers=(drained,)), reissued()) == (late,)
-    lost_ = replace(drained, drained=False)
-    assert len(after(run(workers=(lost_,)), reissued())) == 1
-
-
 def starting(name: str = "nas/cpu") -> protocol.WorkerStarting:
     return protocol.WorkerStarting(seq=1, time=35.0, worker=name, host=name.partition("/")[0], device="cpu")
 
@@ -148,10 +139,6 @@ def test_a_run_that_starts_over_for_its_job_is_a_row_too() -> None:
     assert (view.faults[0].back, view.faults[0].stall_s) == (11.0, pytest.approx(11.0 - 6.0 - 1.0))
 
 
-def test_a_run_that_starts_over_before_its_first_step_has_lost_nothing() -> None:
-    assert folded(RUN, resumed(cause="no such device", went_back=True, step=0)).faults == ()
-
-
 def test_each_slowdown_is_a_row_until_the_device_is_back_at_its_speed() -> None:
     (row,) = after(RUN, slow(0.4))
     assert (row.word, row.what, row.step) == (faults.SLOW, "slowed to ×0.40", 9)
@@ -177,39 +164,6 @@ def cut(**samples: int) -> protocol.Rebalanced:
         for host, count in samples.items()
     )
     return protocol.Rebalanced(seq=1, time=1.0, step=1, shares=shares, reason="x")
-
-
-def test_what_became_of_a_slow_devices_share_is_said_once() -> None:
-    workers = (worker("nas/cpu", 0.5), worker("pi/cpu", 0.5))
-    row = fault(word=faults.SLOW)
-    (done,) = after(run(row, workers=workers), cut(nas=25, pi=75))
-    assert done.done == "share 50% → 25%"
-    assert after(run(done, workers=workers), cut(nas=10, pi=90)) == (done,)
-    assert after(run(row, workers=workers), cut(nas=1002, pi=998)) == (row,), "no per cent of a change"
-    for other in (fault(), fault(word=faults.SLOW, back=2.0), fault(word=faults.SLOW, worker="mac/mps")):
-        assert after(run(other, workers=workers), cut(nas=25, pi=75)) == (other,)
-    (gone,) = after(run(row, workers=workers), cut(pi=75))
-    assert gone.done == "share 50% → 0%"
-    (none,) = after(run(row, workers=workers), cut())
-    assert none.done == "share 50% → 0%"
-
-
-def test_a_resumed_run_ends_what_was_lost_with_its_shards_or_its_head() -> None:
-    resumed = protocol.RunResumed(
-        seq=1, time=50.0, step=1200, host="pi", checkpoint="", samples=1, iterations=1, notes=(), cause=""
-    )
-    shard, head, worker_ = fault(1, word=faults.SHARD), fault(2, word=faults.HEAD, done="x"), fault(3)
-    over = fault(4, word=faults.SHARD, back=11.0)
-    rows = after(run(shard, head, worker_, over), resumed)
-    assert [row.back for row in rows] == [50.0, 50.0, None, 11.0]
-    assert [row.stall_s for row in rows] == [40.0, 40.0, None, None]
-    assert [row.done for row in rows[:3]] == [
-        "resumed on pi after step 1,200",
-        "x; resumed on pi after step 1,200",
-        "",
-    ]
-    (early,) = after(run(fault(word=faults.SHARD, time=60.0)), resumed)
-    assert early.stall_s == 0.0, "clocks of two hosts"
 
 
 def joined(name: str, time: float) -> protocol.WorkerJoined:
@@ -249,16 +203,6 @@ def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_and_has_in_it_what_was
     at_once = run(fault(time=10.0), recent=recent)
     assert after(at_once, made(6, 20.0))[0].stall_s == pytest.approx(9.0)
     assert after(run(recent=recent), made(6, 20.0)) == ()
-
-
-def test_of_a_gap_and_what_was_known_before_it_the_longest_is_the_cost() -> None:
-    recent = (made(4, 9.0), made(5, 10.0))
-    slow_, first, more = fault(1, word=faults.SLOW, time=10.1), fault(2, time=10.2), fault(3, time=10.3)
-    rows = after(run(slow_, first, more, recent=recent), made(6, 14.0))
-    assert [row.stall_s for row in rows] == [None, 3.0, None]
-    assert [row.stall_with for row in rows] == [None, None, 2], "several faults in one gap share its seconds"
-    rows = after(run(replace(first, stall_s=5.0), recent=recent), made(6, 14.0))
-    assert rows[0].stall_s == 5.0
 
 
 def test_a_worker_known_to_be_silent_after_the_step_that_waited_for_it_has_cost_that_wait() -> None:
@@ -312,37 +256,12 @@ def test_a_lost_stage_has_cost_the_time_until_the_first_step_that_was_not_made_b
     assert twice.stalled_seconds == pytest.approx(27.0 - 6.0 - 1.0), "once"
 
 
-@pytest.mark.parametrize(
-    ("step", "words"), [(6, "back to step 6, no step made again"), (5, "back to step 5, 1 step made again")]
-)
-def test_a_run_that_is_not_cut_by_layers_goes_back_too(step: int, words: str) -> None:
-    begun = folded(run(workers=(worker("nas/cpu", 1.0),)), made(5, 5.0), made(6, 6.0), lost("killed", 6.5))
-    assert folded(begun, sent_back(9.0, step)).faults[0].done == words
-
-
-def test_a_run_that_had_ended_did_not_stand_still_until_it_was_resumed() -> None:
-    begun = folded(run(workers=(worker("nas/cpu", 1.0),)), made(5, 5.0), made(6, 6.0), lost("killed", 6.5))
-    view = folded(begun, sent_back(9000.0, 3, ""), *(made(n, 9000.0 + n) for n in (4, 5, 6, 7)))
-    assert (view.faults[0].done, view.faults[0].stall_s) == ("", None)
-
-
-def test_other_events_change_no_row() -> None:
-    saved = protocol.CheckpointSaved(seq=1, time=1.0, step=1, path="p", host="nas")
-    assert after(run(fault()), saved) == (fault(),)
-
-
 def test_lost_shards_and_heads_are_rows() -> None:
     (shard,) = after(RUN, protocol.ServerLost(seq=1, time=2.0, host="nas", step=3, cause="no answer for 3.0 s"))
     assert (shard.word, shard.host, shard.step, shard.what) == (faults.SHARD, "nas", 3, "no answer for 3.0 s")
     (head,) = after(RUN, protocol.HeadLost(seq=1, time=2.0, host="nas", step=3, cause="x" * 300))
     assert head.word == faults.HEAD
     assert len(head.what) <= 160
-
-
-def test_the_seconds_of_faults_that_are_not_kept_any_more_still_count() -> None:
-    known = tuple(fault(number, back=11.0, stall_s=2.0) for number in range(1, FAULTS + 1))
-    more = folded(run(*known), lost("killed"), lost("killed", 21.0, "pi/cpu"))
-    assert (more.faults[0].number, more.stalled_seconds) == (3, 2.0 * FAULTS)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -3,22 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hetero_tui import events
-from hetero_tui.calls import call_for
 from hetero_tui.event_log import LOG_LINES
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
-from hetero_tui.narration import Narrator, Output
+from hetero_tui.intents import call_for
 from hetero_tui.reporting.metrics import metrics
 from hetero_tui.reports import status_document
 from hetero_tui.state import (
     COORDINATOR,
     FIRST_STEP,
-    LOSS_POINTS,
-    RECENT_STEPS,
     WORKERS,
     State,
     initial,
@@ -29,9 +24,6 @@ from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
-from remote_agent.training.config import TrainingConfig
-from remote_agent.training.errors import JobError
-from remote_agent.training.shared.findings import Findings, settle
 
 START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
 
@@ -107,15 +99,6 @@ def test_a_cluster_that_is_up_is_not_said_to_start_while_a_host_joins_it() -> No
     assert another.cluster_state is ClusterState.STARTING, "it is formed anew"
 
 
-def test_samples_do_not_end_a_start_by_this_laptop() -> None:
-    state = apply(START, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="mercer"))
-    for host in ("mercer", "nas"):
-        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.STARTING, detail="Ray"))
-        for ray in ("running", "starting", "running"):  # of the Ray that was there before, and of the new one
-            state = apply(state, sampled(host, ray))
-    assert (state.cluster_state, state.hosts_up) == (ClusterState.STARTING, 0)
-
-
 def returning() -> State:
     lost = protocol.WorkerLost(
         seq=4, time=102.0, worker="nas/cpu", host="nas", device="cpu", step=2, cause="drained"
@@ -146,13 +129,6 @@ def test_a_host_that_is_brought_back_comes_back_until_it_trains() -> None:
     assert state_of_nas(run_of(alone, start=state)) is HostState.BENCHED
 
 
-def test_a_host_that_is_new_in_a_run_comes_until_it_trains() -> None:
-    starting = protocol.WorkerStarting(seq=4, time=103.0, worker="nas/cpu", host="nas", device="cpu")
-    alone = replace(plan(), shares=(share("mercer", 64),))
-    state = run_of(started(), alone, step(1, 3), starting, start=both_up())
-    assert state_of_nas(state) is HostState.RETURNING
-
-
 def test_a_paused_host_that_is_drained_is_drained() -> None:
     lost, drained = (
         protocol.WorkerLost(
@@ -161,21 +137,6 @@ def test_a_paused_host_that_is_drained_is_drained() -> None:
         for seq, cause, retry_s in ((6, "killed", 16.0), (7, "drained", None))
     )
     assert state_of_nas(run_of(lost, drained, start=returning())) is HostState.DRAINED
-
-
-def test_a_host_that_could_not_be_brought_back_is_paused_again() -> None:
-    lost = protocol.WorkerLost(
-        seq=6, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed", retry_s=16.0
-    )  # fmt: skip
-    assert state_of_nas(run_of(lost, start=returning())) is HostState.PAUSED
-
-
-def test_what_is_known_of_a_hosts_node_stays_when_a_run_changes() -> None:
-    cause = "should Ray end, it stays so"
-    state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.UP, detail=cause))
-    found = state.host("nas")
-    assert found is not None
-    assert (found.state, found.detail) == (HostState.UP, cause)
 
 
 def test_following_a_file_again_from_its_start_changes_nothing() -> None:
@@ -225,26 +186,6 @@ def test_a_host_that_the_plan_leaves_out_says_so() -> None:
     host = run_of(started(), plan(), step(1, 3), start=both_up()).host("nas")
     assert host is not None
     assert host.state is HostState.TRAINING
-
-
-def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() -> None:
-    lost = protocol.WorkerLost(seq=4, time=1.0, worker="nas/cpu", host="nas", device="cpu", step=1, cause="silent")
-    state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
-    assert state.run is not None
-    assert [(fault.number, fault.step, fault.host, fault.what) for fault in state.run.faults] == [
-        (1, 1, "nas", "silent")
-    ]
-    nas = state.host("nas")
-    assert nas is not None
-    assert nas.state is HostState.PAUSED
-    assert state.log[-1].level is Level.WARNING
-
-
-def test_workers_keep_their_places_when_shares_come_in_another_order() -> None:
-    other = protocol.Rebalanced(seq=3, time=101.0, step=4, shares=(share("nas", 24), share("mercer", 40)), reason="")
-    run = run_of(started(), plan(), other, start=both_up()).run
-    assert run is not None
-    assert [(worker.host, worker.samples) for worker in run.workers] == [("mercer", 40), ("nas", 24)]
 
 
 def test_a_device_that_is_back_at_its_speed_is_slow_no_more() -> None:
@@ -325,15 +266,6 @@ def test_a_teardown_from_elsewhere_shows_as_soon_as_the_head_says_that_it_has_no
     assert down.log[-1].text == "cluster lab is down"
 
 
-def test_a_sample_from_before_a_teardown_leaves_no_cluster_of_no_hosts_behind() -> None:
-    up = apply(both_up(), events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
-    down = apply(apply(up, sampled("nas", "none")), sampled("mercer", "none"))
-    late = apply(down, sampled("mercer", "running"))
-    assert late.cluster_state is ClusterState.DEGRADED
-    assert apply(late, sampled("nas", "none")).cluster_state is ClusterState.DEGRADED, "it may have been started again"
-    assert apply(late, sampled("mercer", "none")).cluster_state is ClusterState.DOWN
-
-
 def test_what_still_runs_during_a_teardown_from_elsewhere_does_not_bring_the_cluster_back() -> None:
     up = apply(apply(both_up(), sampled("mercer", "running", epoch=7)), sampled("nas", "running", epoch=7))
     state = apply(up, sampled("mercer", "none"))
@@ -398,34 +330,6 @@ def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
     assert apply(state, later) == state
 
 
-def test_a_failed_run_says_where_why_and_what_to_do() -> None:
-    failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="loss is NaN", hint="lower learning_rate")
-    state = run_of(started(), step(6, seq=2), failed)
-    assert state.log[-1].text == "text-1 failed on nas after step 6: loss is NaN -> lower learning_rate"
-    assert state.log[-1].level is Level.BAD
-
-
-def test_a_resumed_run_shows_its_steps_once_though_some_were_made_again() -> None:
-    before = [step(number, seq=number + 1, loss=float(number)) for number in range(1, 8)]
-    resumed = protocol.RunResumed(
-        seq=9,
-        time=200.0,
-        step=4,
-        host="nas",
-        checkpoint="c",
-        samples=256,
-        iterations=120,
-        cause="failed at step 8: power",
-    )
-    again = [step(number, seq=number + 5, loss=-float(number)) for number in (5, 6)]
-    state = run_of(started(), *before, resumed, *again)
-    assert state.run is not None
-    assert state.run.losses == ((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, -5.0), (6, -6.0))
-    assert (state.run.step, state.run.samples, state.run.iterations) == (6, 256 + 2 * 64, 120)
-    assert state.run.state is RunState.RUNNING
-    assert any("resumed on nas after step 4 (it had failed at step 8: power)" in line.text for line in state.log)
-
-
 @pytest.mark.parametrize("seen", [RunState.STARTING, RunState.RUNNING], ids=["here", "from another terminal"])
 def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event(seen: RunState) -> None:
     failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="the power went")
@@ -444,23 +348,6 @@ def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event(seen: Ru
 def test_text_from_hosts_is_plain_in_the_log() -> None:
     failed = protocol.RunFailed(seq=2, time=2.0, step=7, host="nas", cause="\x1b[31mbad\x1b[0m\nthing")
     assert "\x1b" not in run_of(started(), failed).log[-1].text
-
-
-@given(st.integers(min_value=1, max_value=3 * LOSS_POINTS))
-def test_memory_stays_bounded_however_long_the_run(steps: int) -> None:
-    state = run_of(started())
-    assert state.run is not None
-    filled = replace(
-        state, run=replace(state.run, losses=tuple((number, 1.0) for number in range(min(steps, LOSS_POINTS))))
-    )
-    for number in range(60):
-        filled = run_of(step(steps + number, seq=number + 2), start=filled)
-        filled = apply(filled, events.Notice(time=1.0, level=Level.INFO, text="x"))
-    assert filled.run is not None
-    assert len(filled.run.losses) <= LOSS_POINTS
-    assert len(filled.run.recent) <= RECENT_STEPS
-    assert len(filled.log) <= LOG_LINES
-    assert filled.run.losses[-1][0] == steps + 59
 
 
 def test_throughput_and_what_is_left_follow_the_recent_steps() -> None:
@@ -501,23 +388,6 @@ def test_of_checkpoints_in_a_row_the_log_shows_the_newest_so_that_they_crowd_out
     assert numbers == sorted(set(numbers))
 
 
-def test_a_command_tells_each_line_once_and_of_checkpoints_one_in_two_minutes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    tell, state = Narrator(Output(plain=True)), START
-    later = replace(saved(5), time=saved(2).time + 121.0)
-    for event in (started(), saved(2), saved(3), joined(4), later):
-        state = run_of(event, start=state)
-        tell(state)
-        tell(state)
-    told = [line.split(maxsplit=1)[1].lstrip("+ ") for line in capsys.readouterr().err.splitlines()]
-    assert told[1:] == [
-        "checkpoint of step 2 saved on mercer",
-        "nas is ready: cpu",
-        "checkpoint of step 5 saved on mercer",
-    ]
-
-
 def test_what_a_busy_machine_does_again_and_again_is_one_line_with_a_count() -> None:
     def slow(seq: int, factor: float) -> protocol.WorkerSlow:
         return protocol.WorkerSlow(seq=seq, time=100.0 + seq, worker="nas/cpu", host="nas", step=seq, factor=factor)
@@ -535,49 +405,6 @@ def test_what_a_busy_machine_does_again_and_again_is_one_line_with_a_count() -> 
     after = run_of(lost, slow(12, 0.5), start=state)
     assert after.log[-1].count == 1, "what happened between is in its place"
     assert run_of(slow(500, 0.5), start=state).log[-1].count == 1, "minutes later it is news"
-
-
-def evaluated(number: int, seq: int, loss: float | None, *, best: bool) -> protocol.Evaluated:
-    figures = {"val_loss": loss, "accuracy": 0.5}
-    return protocol.Evaluated(
-        seq=seq, time=100.0 + number, step=number, epoch=1.0, metrics=figures, samples=500, seconds=1.0, best=best
-    )
-
-
-def test_the_newest_evaluation_and_the_best_are_known_and_those_of_steps_made_again_are_not() -> None:
-    happened = [started(), plan(), evaluated(10, 3, 0.5, best=True), evaluated(20, 4, None, best=False)]
-    run = run_of(*happened).run
-    assert run is not None
-    assert run.evaluated == happened[3]
-    assert run.best == happened[2]
-    assert run_of(*happened).log[-1].text == "step 20 evaluated on 500 samples: val_loss n/a, accuracy 0.5"
-    again = run_of(*happened, protocol.RunResumed(seq=5, time=130.0, step=15, host="mercer", checkpoint="c")).run
-    assert again is not None
-    assert again.evaluated is None
-    assert again.best == happened[2]
-
-
-def test_a_notice_is_a_warning_in_the_log() -> None:
-    line = run_of(started(), protocol.Notice(seq=2, time=1.0, step=3, host="mercer", text="a callback failed")).log[-1]
-    assert line.level is Level.WARNING
-    assert line.text == "mercer, step 3: a callback failed"
-
-
-def test_a_run_that_ended_early_says_why() -> None:
-    last = protocol.RunFinished(
-        seq=2,
-        time=1.0,
-        steps=9,
-        samples=9,
-        final_loss=0.5,
-        samples_per_second=1.0,
-        checkpoint="c",
-        reason="early stopping: val_loss did not get better in 3 evaluations",
-    )
-    state = run_of(started(), last)
-    assert state.run is not None
-    assert state.run.state is RunState.FINISHED
-    assert "after 9 steps (early stopping: val_loss" in state.log[-1].text
 
 
 def test_looking_again_at_hosts_that_are_up_neither_changes_nor_tells_them_again() -> None:
@@ -609,12 +436,6 @@ def test_a_host_is_not_told_to_be_back_in_a_run_that_goes_on_without_it() -> Non
     assert state.log[-1].text == "nas is back in the cluster, and its worker not yet in the run"
 
 
-def test_a_host_whose_ray_was_ended_by_another_terminal_is_not_back_but_ready() -> None:
-    state = apply(both_up(), sampled("nas", "restarting", time=99.0))
-    state = apply(state, events.HostChanged(time=100.0, host="nas", state=HostState.READY))
-    assert state.log[-1].text == "nas is ready"
-
-
 def test_a_host_that_was_not_fit_is_not_ready_after_its_connection_was_lost() -> None:
     unfit = events.HostChanged(time=1.0, host="nas", state=HostState.UNFIT, detail="no torch", hint="press i")
     away = events.HostLost(time=2.0, host="nas", cause="no answer")
@@ -644,16 +465,6 @@ def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps
     assert state.run is not None
     assert (state.run.interval, state.run.samples_per_second) == (1.0, 64.0)
     assert state.run.remaining_seconds == 97.0
-
-
-def test_a_listed_run_that_is_shown_was_stopped_for_as_long_as_its_events_say() -> None:
-    known = protocol.RunSummary(
-        id="text-1", job="text", state=RunState.RUNNING, step=3, loss=1.0, started=100.0, host="nas"
-    )
-    resumed = protocol.RunResumed(seq=4, time=901.0, step=1, host="mercer", checkpoint="/c")
-    state = apply(run_of(started(), plan(), step(1, 3), resumed), events.RunsListed(time=302.0, runs=(known,)))
-    assert state.listed_runs is not None
-    assert state.listed_runs[0].away_s == 800.0
 
 
 def test_the_times_of_listed_runs_are_on_the_laptops_clock() -> None:
@@ -697,27 +508,11 @@ def test_while_a_lost_coordinator_is_replaced_the_header_says_so(lost: events.Ev
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.TRAINING]
 
 
-def test_a_coordinator_that_could_not_be_replaced_at_once_goes_on_from_a_checkpoint() -> None:
-    lost = protocol.CoordinatorLost(seq=5, time=105.0, host="mercer", step=2)
-    state = run_of(started(), plan(), step(1, 3), step(2, 4), lost, taken_over(6, "/c"), start=both_up())
-    assert state.run is not None
-    assert [phase.name for phase in state.run.phases] == [WORKERS]
-    (fault,) = state.run.faults
-    assert (fault.word, fault.host, fault.stall_s, fault.back) == ("coordinator lost", "mercer", 4.0, 109.0)
-
-
 def test_what_is_known_of_a_run_is_not_said_twice() -> None:
     state = apply(START, events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STARTING))
     assert [line.text for line in state.log] == ["text-1 is starting"]
     again = apply(state, events.RunChanged(time=2.0, run="text-1", job="", state=RunState.STARTING))
     assert again.log == state.log
-
-
-def test_a_host_that_was_never_reached_was_never_seen() -> None:
-    state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
-    state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
-    assert state.hosts[1].last_seen is None
-    assert state.hosts_able == 0
 
 
 def lost(seq: int, host: str, cause: str, retry_s: float | None = None) -> protocol.WorkerLost:
@@ -751,37 +546,6 @@ def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_on
         assert back.hosts_able == back.hosts_training == 2
 
 
-def test_a_worker_that_fails_again_on_its_way_back_is_not_lost_twice() -> None:
-    first, again = lost(4, "nas", "killed"), lost(5, "nas", "no driver", 4.0)
-    state = run_of(started(), plan(), step(1, 3), first, again, start=both_up())
-    assert state.log[-1].text == "nas is not back: no driver (tried again in 4 s)"
-    assert state.hosts[1].next_try == 105.0 + 4.0
-    assert state.run is not None
-    assert [(fault.number, fault.tries) for fault in state.run.faults] == [(1, 1)]
-
-
-def test_a_fault_is_one_row_with_what_was_done_what_it_cost_and_when_it_was_over() -> None:
-    reissued = protocol.SliceReissued(
-        seq=5, time=104.0, step=1, worker="nas/cpu", to="mercer/cpu", samples=16, stall_s=0.9
-    )
-    late = replace(step(2, 6), time=104.9)
-    state = run_of(started(), plan(), step(1, 3), lost(4, "nas", "silent"), reissued, late, start=both_up())
-    again = run_of(lost(7, "nas", "silent", 8.0), start=state)
-    back = run_of(joined(8), start=again).run
-    assert back is not None
-    (fault,) = back.faults
-    assert (fault.number, fault.host, fault.what, fault.tries) == (1, "nas", "silent", 1)
-    assert fault.stall_s == pytest.approx(104.9 - 101.0 - 1.0), "the time between the steps, less the usual one"
-    assert fault.done == "16 samples went to mercer"
-    assert fault.back == 108.0
-    head = protocol.HeadLost(seq=9, time=200.0, host="mercer", step=2, cause="no answer")
-    resumed = protocol.RunResumed(seq=10, time=203.0, step=1, host="nas", checkpoint="c")
-    after = run_of(head, resumed, start=run_of(joined(8), start=again)).run
-    assert after is not None
-    assert [(fault.word, fault.stall_s, fault.back) for fault in after.faults[1:]] == [("head lost", 3.0, 203.0)]
-    assert after.stalled_seconds == pytest.approx(2.9 + 3.0)
-
-
 def test_the_time_for_which_a_run_was_stopped_does_not_count() -> None:
     stopped = protocol.RunFinished(
         seq=4, time=110.0, steps=1, samples=64, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
@@ -804,32 +568,6 @@ def test_the_time_for_which_a_run_was_stopped_does_not_count() -> None:
         "resumed on mercer after step 1",
         "text-1 finished after 2 steps, 1 samples/s",
     ]
-
-
-def test_the_parts_of_a_start_are_known_with_their_times_until_the_first_step() -> None:
-    state = apply(START, events.RunChanged(time=90.0, run="text-1", job="text", state=RunState.STARTING))
-    state = run_of(started(), joined(2), plan(3), start=state)
-    assert state.run is not None
-    assert [(phase.name, phase.began, phase.ended) for phase in state.run.phases] == [
-        ("coordinator", 90.0, 100.0),
-        ("workers", 100.0, 102.0),
-        ("devices and links", 102.0, 100.0),
-        ("first step", 100.0, None),
-    ]
-    assert state.run.is_starting
-    done = run_of(step(1, 4), start=state).run
-    assert done is not None
-    assert not done.is_starting
-
-
-def test_a_fault_that_no_event_gives_a_cost_has_that_of_the_gap_between_the_steps() -> None:
-    before = run_of(started(), plan(), step(1, 3), step(2, 4), step(3, 5), start=both_up())
-    late = run_of(replace(lost(6, "nas", "no answer"), time=104.0), replace(step(4, 7), time=108.5), start=before).run
-    prompt = run_of(replace(lost(6, "nas", "no answer"), time=103.5), step(4, 7), start=before).run
-    assert late is not None
-    assert prompt is not None
-    assert [fault.stall_s for fault in late.faults] == [4.5]
-    assert [fault.stall_s for fault in prompt.faults] == [None]
 
 
 def test_the_listed_runs_are_as_the_run_on_the_screen_stands_now() -> None:
@@ -931,30 +669,6 @@ def test_the_log_keeps_its_newest_lines_cut_to_a_length_and_counts_them_all() ->
     assert {len(line.text) for line in state.log} == {WHOLE}
 
 
-def test_the_longest_refusal_is_whole_in_the_log_and_in_the_runs_detail() -> None:
-    with pytest.raises(JobError) as refused:
-        settle(TrainingConfig(), Findings(hidden="self.target.weight"), (), devices=2)
-    cause, hint = refused.value.cause, refused.value.hint
-    assert len(cause) + len(hint) > 450
-    failed = protocol.RunFailed(seq=2, time=2.0, step=0, host="nas", cause=cause, hint=hint)
-    state = run_of(started(), failed)
-    assert state.log[-1].text == f"text-1 failed on nas before its first step: {cause} -> {hint}"
-    assert state.run is not None
-    assert state.run.detail == f"{cause} -> {hint}"
-
-
-@pytest.mark.parametrize("known", [HostState.READY, HostState.UNFIT])
-def test_a_look_that_finds_less_changes_nothing_but_when_a_host_was_seen(known: HostState) -> None:
-    before = after(events.HostChanged(time=1.0, host="nas", state=known, detail="x"))
-    now = after(events.HostChanged(time=5.0, host="nas", state=HostState.IDLE), start=before)
-    host = now.host("nas")
-    assert host is not None
-    assert (host.state, host.detail, host.last_seen, host.since) == (known, "x", 5.0, 1.0)
-    other = after(events.HostChanged(time=5.0, host="mercer", state=HostState.IDLE)).host("mercer")
-    assert other is not None
-    assert other.state is HostState.IDLE
-
-
 def test_a_round_trip_stays_known_until_there_is_a_new_one() -> None:
     first = events.HostSampled(time=1.0, host="nas", sample=sampled("nas", "running").sample, round_trip_s=0.25)
     state = after(first, sampled("nas", "running", 2.0))
@@ -1029,10 +743,6 @@ def test_what_became_of_a_run_is_one_line(state: RunState, detail: str, line: tu
     assert (now.run.state, now.run.ended) == (state, 50.0 if state.final else None)
 
 
-def test_a_run_that_ended_before_its_first_step_names_none() -> None:
-    assert said(after(changed(RunState.FAILED)))[-1] == (Level.BAD, "text-1 failed")
-
-
 def test_a_run_that_has_begun_since_runs_were_listed_is_among_them_once() -> None:
     known = protocol.RunSummary(id="old", job="text", state=RunState.FINISHED, step=3, loss=1.0, started=1.0, seq=40)
     listed = after(events.RunsListed(time=1.0, runs=(known,)), start=both_up())
@@ -1059,34 +769,6 @@ def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
     assert again.run == once.run
     another = run_of(lost(4, "nas", "killed once more"), start=again)
     assert len(another.log) == len(once.log) + 1
-
-
-def test_the_time_in_which_a_run_was_stopped_is_at_no_moment_a_part_of_what_it_took() -> None:
-    """It made a step by 103, was stopped at 110, and is resumed at 900."""
-    stopped = protocol.RunFinished(
-        seq=4, time=110.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
-    )
-    before = (started(), plan(), step(1, 3), stopped)
-    known = protocol.RunSummary(
-        id="text-1", job="text", state=RunState.STOPPED, step=1, loss=1.0, started=100.0, ended=110.0, seq=4
-    )
-    state = apply(run_of(*before), events.RunsListed(time=111.0, runs=(known,)))
-
-    def ended() -> float | None:
-        (listed,) = state.listed_runs or ()
-        return listed.ended
-
-    assert ended() == 110.0
-    state = apply(state, events.RunChanged(time=900.0, run="text-1", job="text", state=RunState.STARTING))
-    assert ended() == 110.0
-    state = run_of(*before[:3], start=state)
-    assert ended() == before[2].time
-    resumed = protocol.RunResumed(seq=4, time=905.0, step=1, host="mercer", checkpoint="/c")
-    state = run_of(resumed, start=state)
-    (listed,) = state.listed_runs or ()
-    assert (listed.ended, listed.away_s) == (905.0, 905.0 - before[2].time)
-    state = run_of(replace(step(2, 5), time=910.0), start=state)
-    assert ended() is None
 
 
 def test_the_history_of_a_run_that_is_resumed_here_is_not_told_again() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import grimp
 import pytest
 
@@ -40,13 +38,3 @@ def circles(package: str) -> list[list[str]]:
 @pytest.mark.parametrize("package", ["remote_agent", "hetero_tui"])
 def test_no_module_imports_itself_by_way_of_others(package: str) -> None:
     assert circles(package) == []
-
-
-def test_a_circle_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "ring"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    for name, other in (("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")):
-        (folder / f"{name}.py").write_text(f"from ring import {other}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert circles("ring") == [["ring.a", "ring.b", "ring.c"]]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+
+import pytest
+
+from hetero_tui.errors import UsageError
+from hetero_tui.launcher import require_utf8
 
 SCRIPT = """
 import asyncio, threading
@@ -84,3 +90,12 @@ main()
 def test_ctrl_c_before_a_command_is_read_is_a_line() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "hetero-tui: interrupted before anything was done\n")
+
+
+def test_the_app_needs_a_terminal_with_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding in ("latin-1", "ascii"):
+        monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+        with pytest.raises(UsageError, match=encoding):
+            require_utf8()
+    monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(io.BytesIO(), encoding="utf8"))
+    require_utf8()

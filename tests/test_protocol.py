@@ -40,10 +40,6 @@ def test_every_kind_of_event_has_a_kind_of_its_own() -> None:
     assert all(kinds)
 
 
-def test_the_first_fields_of_an_event_are_seq_time_and_kind() -> None:
-    assert list(json.loads(protocol.encode(STEP)))[:3] == ["seq", "time", "kind"]
-
-
 def test_unknown_fields_are_ignored_and_unknown_kinds_are_skipped() -> None:
     document = json.loads(protocol.encode(STEP)) | {"new_in_version_9": [1]}
     assert protocol.decode_event(json.dumps(document)) == STEP

@@ -78,11 +78,6 @@ def test_each_part_of_a_start_ends_with_the_next_one_and_the_last_with_the_first
     assert after(joined(107.0), run=run).phases == run.phases
 
 
-@pytest.mark.parametrize("event", [joined(), plan(), step(1)])
-def test_an_event_before_anything_has_begun_begins_no_phase(event: protocol.Event) -> None:
-    assert after(event).phases == ()
-
-
 def test_a_resumed_runs_history_tells_nothing_of_how_far_its_start_is_now() -> None:
     began = Phase(name="coordinator", began=150.0)
     known = replace(RUN, phases=(began,), history=9)
@@ -205,56 +200,10 @@ def test_stages_share_a_model_by_its_blocks() -> None:
     assert run.stages == made.stages
 
 
-def test_only_a_worker_that_was_away_is_not_back() -> None:
-    run = after(plan(), lost("killed", "a/cpu"))
-    assert line(lost("killed"), run=run) == (Level.WARNING, "b lost at step 7: killed")
-    assert line(replace(lost("killed"), step=0), run=run)[1] == "b lost before the first step: killed"
-    assert line(lost("no driver", "a/cpu"), run=run) == (Level.WARNING, "a is not back: no driver")
-    assert line(lost("drained", "a/cpu"), run=run) == (Level.INFO, "a left the run before step 7, as asked (drained)")
-    again = lost("killed", retry_s=4.0)
-    assert line(again, run=run)[1] == "b lost at step 7: killed (tried again in 4 s)"
-    away = after(again, run=run).workers[1]
-    assert (away.alive, away.samples, away.fraction, away.drained, away.retry_at) == (False, 0, 0.0, False, 114.0)
-    back = after(joined(), run=after(lost("drained"), run=run)).workers[1]
-    assert (back.alive, back.drained, back.retry_at) == (True, False, None)
-
-
 # --- The log ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_happened_is_a_line() -> None:
-    assert line(rebalanced(share("a", 3), share("b", 1)))[1] == "rebalanced: a 3, b 1"
-    assert line(rebalanced(share("a", 3), reason="b/cpu was lost"))[1] == "rebalanced (b/cpu was lost): a 3"
-    assert line(plan())[1] == "samples of a step, by measured speed: a 48, b 16"
-    left_out = {"c": "would slow the step by 4%", "d": "it has no room", "e": "would slow the step by 4%"}
-    left = "; c, e left out: would slow the step by 4%; d left out: it has no room"
-    assert line(plan(left_out=left_out))[1] == f"samples of a step, by measured speed: a 48, b 16{left}"
-    advice = ("b would slow the step by 4%: leave it out", "use a alone: 8 ms a step against 9 ms with all 2 hosts")
-    assert "left out" not in line(plan(reasons=advice))[1], "the user named the strategy: it takes part"
-    alone = line(plan(reasons=advice, shares=(share("a", 64),)))[1]
-    assert alone.endswith("; use a alone: 8 ms a step against 9 ms with all 2 hosts")
-    assert line(joined(name="TITAN X")) == (Level.GOOD, "b is ready: TITAN X (cpu)"), "the plan may leave it out"
-    assert line(joined(), fold_run(RUN, plan())[0])[1] == "b takes part: cpu"
 
 
 @pytest.mark.parametrize(("stall_s", "words"), [(None, ""), (0.25, ", done 0.2 s later")])
 def test_a_reissued_slice_says_what_it_cost_where_that_is_known(stall_s: float | None, words: str) -> None:
     event = protocol.SliceReissued(seq=5, time=1.0, step=7, worker="b/cpu", to="a/cpu", samples=16, stall_s=stall_s)
     assert line(event) == (Level.GOOD, f"16 samples of step 7 went from b/cpu to a/cpu{words}; nothing lost")
-
-
-def test_a_run_that_goes_on_says_where_after_which_step_and_why() -> None:
-    event = resumed(cause="failed at step 44: no answer", notes=("a shard is on b now", "3 steps are made again"))
-    assert line(event) == (
-        Level.GOOD,
-        "resumed on b after step 40 (it had failed at step 44: no answer); a shard is on b now; 3 steps are made again",
-    )
-    assert line(resumed())[1] == "resumed on b after step 40"
-
-
-def test_a_run_that_went_back_says_why_and_no_host_that_it_goes_on_on() -> None:
-    away = resumed(cause="c/cpu was lost: its host can't be reached", notes=("no copy is left",), went_back=True)
-    assert line(away)[1] == "resumed after step 40: c/cpu was lost (its host can't be reached); no copy is left"
-    assert line(resumed(cause="a parameter is new", went_back=True))[1] == "resumed after step 40: a parameter is new"
-    taken = resumed(cause="lost its coordinator", checkpoint="")
-    assert line(taken)[1] == "resumed on b after step 40 (it had lost its coordinator)"

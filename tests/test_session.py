@@ -113,26 +113,6 @@ async def test_an_order_that_no_host_of_the_inventory_can_carry_out_contacts_non
         await session.launch(read_order("digits", {"shards": "2"}, ()))
 
 
-@pytest.mark.parametrize(("state", "word"), [(ClusterState.DOWN, "starting"), (ClusterState.DEGRADED, "adding hosts")])
-async def test_only_a_cluster_that_is_down_is_said_to_be_started(
-    session: Session, monkeypatch: pytest.MonkeyPatch, state: ClusterState, word: str
-) -> None:
-    said: list[str] = []
-
-    async def look(*_: object) -> None:
-        said.append(session.busy)
-        raise RunError("enough", step="look")
-
-    monkeypatch.setattr(session, "_look", look)
-    monkeypatch.setattr(session._fleet, "look", look)
-    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
-    session.emit(events.ClusterChanged(time=1.0, state=state))
-    for work in (session.up(), session.launch(read_order("digits", {}, ())), session._take_in("laptop")):
-        with pytest.raises(RunError):
-            await work
-    assert said == [word, "starting a run", "adding hosts"]
-
-
 async def test_a_drain_of_a_server_is_refused_since_it_has_no_worker(tmp_path: Path) -> None:
     nas = Host(name="nas", connection="local", role="server")
     inventory = Inventory(cluster=f"none-{secrets.token_hex(4)}", hosts=(nas,))
@@ -140,16 +120,6 @@ async def test_a_drain_of_a_server_is_refused_since_it_has_no_worker(tmp_path: P
         with pytest.raises(UsageError, match="nas has `role: server`") as refused:
             await session.drain("nas")
     assert "hetero-tui remove nas" in refused.value.hint
-
-
-async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_session_busy(session: Session) -> None:
-    async with session:
-        with session._working("ending the run"):
-            assert session.busy == "ending the run"
-            async with session._exclusively("stopping"):
-                assert session.busy == "stopping", "the teardown is what no key may begin a second time"
-            assert session.busy == "ending the run"
-        assert session.busy == ""
 
 
 async def test_a_teardown_ends_what_is_under_way_and_says_so(session: Session) -> None:
@@ -177,43 +147,6 @@ async def test_a_teardown_ends_what_is_under_way_and_says_so(session: Session) -
         assert len(session.state.log) == said, "nothing was under way"
 
 
-async def test_a_teardown_does_not_wait_for_what_waits_before_it(session: Session) -> None:
-    """Two hosts that are back are taken in one after the other."""
-    async with session:
-
-        async def start(begun: asyncio.Event) -> None:
-            async with session._exclusively("starting"):
-                begun.set()
-                await asyncio.Event().wait()
-
-        async def stop() -> None:
-            async with session._exclusively("stopping"):
-                pass
-
-        begun = asyncio.Event()
-        first = asyncio.create_task(start(begun))
-        await begun.wait()
-        second = asyncio.create_task(start(asyncio.Event()))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            await stop()
-        for ended in (first, second):
-            with pytest.raises(TakenDown, match="the teardown ended this: starting"):
-                await ended
-
-
-async def test_an_operation_that_its_own_caller_ends_is_not_said_to_be_ended_by_a_teardown(session: Session) -> None:
-    async with session:
-
-        async def resume() -> None:
-            async with session._exclusively("resuming"):
-                asyncio.current_task().cancel()  # type: ignore[union-attr]  # a test runs in one
-                await asyncio.Event().wait()
-
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(resume())
-
-
 async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> None:
     """The run's coordinator ends with the cluster, and what follows the run wants to have it go on."""
     async with session:
@@ -227,17 +160,6 @@ async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> N
             await asyncio.sleep(0)
             assert session.busy == "stopping"
         await waits
-        assert session.busy == ""
-
-
-async def test_a_question_that_waits_does_not_hide_what_is_under_way(session: Session) -> None:
-    """The app lists the runs when one ends, also while it takes the cluster down."""
-    async with session:
-        async with session._exclusively("stopping"):
-            asked = asyncio.create_task(session.status())
-            await asyncio.sleep(0)
-            assert session.busy == "stopping"
-        await asked
         assert session.busy == ""
 
 
@@ -271,45 +193,6 @@ async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster
         await session._take_in("laptop")
         assert session.up_report is None
         assert session.state.cluster_state is ClusterState.DOWN
-
-
-async def test_a_host_that_another_operation_let_join_meanwhile_is_not_looked_at_again(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[object]()
-
-    async def survey(_: LiveFleet, names: set[str]) -> None:
-        asked.append(names)
-
-    async def look_at(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("hetero_tui.session.head_name", lambda _: "laptop")
-    monkeypatch.setattr(LiveFleet, "facts", {"laptop": None})
-    monkeypatch.setattr(LiveFleet, "members", frozenset({"laptop"}))
-    monkeypatch.setattr(LiveFleet, "survey", survey)
-    monkeypatch.setattr(LiveFleet, "look_at", look_at)
-    monkeypatch.setattr(LiveFleet, "alone", lambda *_: nullcontext())
-    async with session:
-        await session._take_in("laptop")
-    assert asked == [{"laptop"}]
-
-
-async def test_a_host_that_is_back_waits_for_the_command_of_another_laptop(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    other = LiveFleet(session.inventory, lambda _: None, ledger_folder=tmp_path / "other")
-    told = asyncio.Queue[events.Event]()
-    session.tap(lambda event, *_: told.put_nowait(event))
-    async with asyncio.timeout(60), session:
-        async with other.alone("down"):
-            back = asyncio.create_task(session._take_in("laptop"))
-            while "`down` of this laptop is changing this cluster" not in getattr(await told.get(), "text", ""):
-                pass
-            assert not back.done()
-        await back
-    await other.close()
 
 
 async def test_a_run_that_a_teardown_ended_without_a_last_word_is_stopped_and_can_go_on(session: Session) -> None:

@@ -48,12 +48,6 @@ def test_last_lines_are_the_ones_with_something_in_them() -> None:
     assert last_lines("one\n\ntwo\n  \nthree\n\n", 2) == "two\nthree"
 
 
-def test_a_text_that_just_fits_is_whole_and_white_space_does_not_cost_its_words() -> None:
-    assert plain("x" * 10, 10) == "x" * 10
-    assert one_line("a" + " " * 300 + "b" * 199, 200) == "a " + "b" * 197 + "…"
-    assert last_lines("x" * 10, limit=4) == "xxxx"
-
-
 @given(st.integers(0, 10**6))
 def test_a_time_span_says_its_seconds_to_the_unit_that_people_look_at(seconds: int) -> None:
     numbers = [int(word.replace(",", "")) for word in duration(seconds).split()[::2]]

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from hetero_tui import deadlines
-from hetero_tui.errors import UsageError
 from hetero_tui.web import COOKIE, GuardedServer, app_command, listen
 
 HANGS = "print('__GANGLION__', flush=True); import time; time.sleep(600)"
@@ -108,8 +107,3 @@ async def test_a_page_that_does_not_quit_is_ended(tmp_path: Path, monkeypatch: p
 def apps(word: str) -> list[psutil.Process]:
     """Children of this process that ``word`` stands in the command of."""
     return [one for one in psutil.Process().children() if any(word in part for part in one.cmdline())]
-
-
-def test_a_port_that_is_taken_is_said_with_what_to_do() -> None:
-    with listen(0) as first, pytest.raises(UsageError, match="can't be listened on"):
-        listen(first.getsockname()[1])

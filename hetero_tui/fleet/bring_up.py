@@ -24,6 +24,7 @@ from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, changed_by
 from hetero_tui.fleet.reaching import reaching
 from hetero_tui.fleet.survey import (
+    FleetView,
     Surveyed,
     head_name,
     newest_epoch,
@@ -31,7 +32,6 @@ from hetero_tui.fleet.survey import (
     refuse_unlike,
     running_head,
 )
-from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
 from hetero_tui.transport import Transport

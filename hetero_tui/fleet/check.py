@@ -17,7 +17,7 @@ from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import findings, mesh
-from hetero_tui.fleet.findings import ShardHosts
+from hetero_tui.fleet.findings import Surroundings
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.platforms import why_unfit
 from hetero_tui.fleet.install.verification import verify
@@ -126,14 +126,14 @@ async def _look(
     return one, tuple(found)
 
 
-def _surroundings(words: Mapping[str, str], before: float, after: float) -> ShardHosts:
+def _surroundings(words: Mapping[str, str], before: float, after: float) -> Surroundings:
     clock = int(words["clock"]) if "clock" in words else None
     skew = None
     if clock is not None:  # it counts whole seconds, between the question and the answer
         skew = min(0.0, clock + 1 - before) if clock + 1 < before else max(0.0, clock - after)
     minutes = int(words.get("sleep", 0)) or int(words.get("seconds", 0)) // 60
     files = int(words["files"]) if "files" in words else None
-    return ShardHosts(skew, files, minutes, "battery" in words, "logout" in words)
+    return Surroundings(skew, files, minutes, "battery" in words, "logout" in words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,14 @@ _ROOM_OF_OTHERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ShardHosts:
-    """A machine's system settings: ``skew`` is its clock's offset in seconds, ``sleeps_after`` in minutes, 0: never.
+class Surroundings:
+    """What a machine's system does to processes that run for long.
 
-    ``ends_at_logout``: systemd kills what a user has started when the user logs out.
+    Attributes:
+        skew: its clock's offset from this computer's, in seconds.
+        open_files: files that a process may have open.
+        sleeps_after: minutes without a user; 0: never.
+        ends_at_logout: systemd kills what a user has started when the user logs out.
     """
 
     skew: float | None = None
@@ -111,7 +115,7 @@ def of_room(host: str, facts: HostFacts, build: str) -> tuple[Finding, ...]:
     return (Finding(host, WARNING, what, why, f"free {room} GB there before `hetero-tui bootstrap`"),)
 
 
-def of_surroundings(host: str, facts: HostFacts, around: ShardHosts) -> tuple[Finding, ...]:
+def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[Finding, ...]:
     """Findings from a machine's system settings."""
     found: list[Finding] = []
     mac = facts.os.system == "Darwin"

@@ -25,10 +25,6 @@ from hetero_tui.inventory import Host
 _TOKEN, _AUTHORITY = "token", "authority.pem"
 _CLEANED = "cleaned"
 
-PURGE = "purge"
-"""Kind of an entry for a host that was away when its environment was to be removed."""
-
-
 Place = tuple[str, str, str | None, int | None, str | None, str | None]
 
 
@@ -39,15 +35,10 @@ def place_of(host: Host) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``host`` may have something of ours since ``time`` (since the epoch); ``kind`` is the last begun action.
+    """``host`` may have something of ours; ``kind`` is the last begun action, for the file ``inventory``."""
 
-    ``jumps`` are the hosts of the inventory that led to it then, and ``inventory`` is that file; empty: unknown.
-    """
-
-    time: float
     host: Host
     kind: str
-    jumps: tuple[Host, ...] = ()
     inventory: str = ""
 
 
@@ -70,8 +61,7 @@ class Ledger:
     ) -> None:
         """Open the file of that name; ``folder`` replaces the user's state folder (demo, tests).
 
-        ``hosts`` are the inventory's; those that lead to others are recorded with these. ``inventory`` is its file;
-        None: the entries of all files of that cluster's name are one ledger.
+        ``inventory`` is the file in which the cluster has these ``hosts``.
         """
         self._hosts = tuple(hosts)
         self._inventory = str(inventory.resolve()) if inventory is not None else ""
@@ -80,10 +70,9 @@ class Ledger:
 
     def intend(self, host: Host, kind: str) -> None:
         """Record that something is about to be done to ``host``; the entry is on disk when this returns."""
-        document: dict[str, object] = {"time": time.time(), "kind": kind, "host": _dumped(host)}
+        dumped = host.model_dump(mode="json", exclude_defaults=True)
+        document: dict[str, object] = {"time": time.time(), "kind": kind, "host": dumped}
         with self._explained():
-            if jumps := [_dumped(jump) for jump in self._jumps_to(host)]:
-                document["jumps"] = jumps
             if self._inventory:
                 document["inventory"] = self._inventory
             self._append(document)
@@ -92,44 +81,12 @@ class Ledger:
         """Record that nothing of ours is left on ``host``; the file is removed with the last host."""
         self.intend(host, _CLEANED)
         with self._explained():
-            if not self._entries():
+            if not self.entries():
                 self._path.unlink(missing_ok=True)
                 self._remove_empty_folder()
 
     def entries(self) -> tuple[Entry, ...]:
-        """The hosts that may have something of ours, the newest first, without the :meth:`others`."""
-        found = self._entries()
-        anothers = self._of_another(found)
-        return tuple(entry for entry in found if entry.inventory not in anothers)
-
-    def others(self) -> tuple[Entry, ...]:
-        """Entries of another inventory whose cluster has the same name; its file is still there.
-
-        A file whose entries are all hosts of ours is a copy, and its cluster is ours. Not so if this computer is the
-        only one: every inventory may have it.
-        """
-        found = self._entries()
-        anothers = self._of_another(found)
-        return tuple(entry for entry in found if entry.inventory in anothers)
-
-    def _of_another(self, entries: Iterable[Entry]) -> frozenset[str]:
-        """The files of the other inventories."""
-        hosts: dict[str, list[Host]] = {}
-        for entry in entries:
-            hosts.setdefault(entry.inventory, []).append(entry.host)
-        own = {place_of(host) for host in self._hosts}
-
-        def is_copy(there: Sequence[Host]) -> bool:
-            return own.issuperset(map(place_of, there)) and any(host.connection != "local" for host in there)
-
-        return frozenset(
-            file
-            for file, there in hosts.items()
-            if self._inventory not in ("", file) and not is_copy(there) and os.path.exists(file)  # noqa: PTH110 - Path raises where a folder can't be entered
-        )
-
-    def _entries(self) -> tuple[Entry, ...]:
-        """All; an incomplete last line is skipped."""
+        """The hosts that may have something of ours, the newest first; an incomplete line is skipped."""
         found: dict[Place, Entry] = {}
         with self._explained():
             try:
@@ -139,16 +96,33 @@ class Ledger:
         for line in lines:
             try:
                 document = json.loads(line)
-                jumps = tuple(Host.model_validate(jump) for jump in document.get("jumps", ()))
                 host = Host.model_validate(document["host"])
-                file = str(document.get("inventory", ""))
-                entry = Entry(float(document["time"]), host, str(document["kind"]), jumps, file)
-            except (ValueError, KeyError, TypeError, ValidationError):
+                entry = Entry(host, str(document["kind"]), str(document.get("inventory", "")))
+            except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
                 continue
             found.pop(place_of(entry.host), None)
             if entry.kind != _CLEANED:
                 found[place_of(entry.host)] = entry
         return tuple(reversed(found.values()))
+
+    def of_another(self) -> Entry | None:
+        """A host of another inventory, whose file is still there and whose cluster has the same name, or None."""
+        own = {place_of(host) for host in self._hosts}
+        return next(
+            (
+                entry
+                for entry in self.entries()
+                if entry.inventory not in ("", self._inventory)
+                and place_of(entry.host) not in own
+                and os.path.exists(entry.inventory)  # noqa: PTH110 - Path raises where a folder can't be entered
+            ),
+            None,
+        )
+
+    def former(self) -> tuple[Entry, ...]:
+        """The entries of hosts that the inventory no longer has, or not at that address and for that user."""
+        own = {place_of(host) for host in self._hosts}
+        return tuple(entry for entry in self.entries() if place_of(entry.host) not in own)
 
     def of_others(self, hosts: Iterable[Host]) -> dict[str, tuple[str, ...]]:
         """Clusters of other names that this laptop started on these machines and did not take down: its hosts there."""
@@ -180,16 +154,6 @@ class Ledger:
     def keep_authority(self, authority: str) -> None:
         """Keep the authority, readable by this user only."""
         self._keep(_AUTHORITY, authority)
-
-    def _jumps_to(self, host: Host) -> list[Host]:
-        """The hosts on the way, as the inventory has them, or had them at the last entry of this host."""
-        known = {jump.name: jump for entry in self._entries() for jump in entry.jumps if entry.host == host}
-        known |= {each.name: each for each in self._hosts}
-        found: list[Host] = []
-        while (jump := known.get(host.proxy_jump or "")) is not None and jump not in found:
-            found.append(jump)
-            host = jump
-        return found
 
     def _kept(self, name: str) -> str | None:
         with self._explained():
@@ -246,7 +210,3 @@ class Ledger:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _dumped(host: Host) -> dict[str, object]:
-    return host.model_dump(mode="json", exclude_defaults=True)

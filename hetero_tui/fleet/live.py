@@ -19,19 +19,17 @@ from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import check
 from hetero_tui.fleet.exclusion import alone
-from hetero_tui.fleet.former import follow_moved, former, open_former, warnings
 from hetero_tui.fleet.install.bootstrap import bootstrap
 from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
-from hetero_tui.fleet.ledger import PURGE, Entry, Ledger, Place, place_of
+from hetero_tui.fleet.ledger import Entry, Ledger, place_of
 from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
 from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, changed_by, probe_fleet
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
-from hetero_tui.fleet.teardown import keep, tear_down
-from hetero_tui.fleet.teardown import purge as purge_environments
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView, Surveyed, head_name, mark_replaced, newest_epoch, survey
+from hetero_tui.fleet.teardown import tear_down
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.inventory.adding import target_of
 from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.transport import Transport, open_transport
 
@@ -101,15 +99,13 @@ class LiveFleet:
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 
-    async def look(self, *, installs: bool = False, purges: bool = False) -> None:
+    async def look(self, *, installs: bool = False) -> None:
         """Probe every host, then survey those that answered, and update the hosts' states.
 
-        ``installs``: what is missing is installed next, so the hint to do that is left out. ``purges``: for a command
-        that changes the hosts, and has locked them; environments that a `down --purge` did not reach are removed.
+        ``installs``: what is missing is installed next, so the hint to do that is left out.
         """
         emit = self._emit_without_bootstrap if installs else self.emit
         self.probed = await probe_fleet(self.inventory, self.transports, emit)
-        await self._purge_waiting(purges=purges)
         await self._survey_probed(self.transports, emit)
 
     def _emit_without_bootstrap(self, event: events.Event) -> None:
@@ -206,26 +202,23 @@ class LiveFleet:
 
     def left_behind(self) -> tuple[str, ...]:
         """Where something of ours may be that the inventory no longer has, and what takes it away."""
-        return tuple(warnings(self.inventory, self.ledger, self.environments))
+        machines = {place_of(host)[1:] for host in self.inventory.hosts}
+        said = []
+        for ledger, command in ((self.ledger, "hetero-tui down"), (self.environments, "hetero-tui down --purge")):
+            for host in (entry.host for entry in ledger.former()):
+                if place_of(host)[1:] not in machines:  # otherwise it has another name now
+                    what = f"something of ours may still be on {_label(host)}, which the inventory no longer has"
+                    said.append(f"{what} -> `{command}` takes it away")
+        return tuple(said)
 
-    def refuse_name_of_another(self, *, if_all: bool = False) -> None:
-        """Two clusters of one name would have one secret, one folder on a host of both, and one record here.
-
-        Raises:
-            ClusterError: another inventory's cluster that is up has this name (``if_all``: and all of the machines).
-        """
-        if if_all and self._apart():
-            return
-        for entry in self.ledger.others():
+    def refuse_name_of_another(self) -> None:
+        """Raise ClusterError if another inventory's cluster that is up has this name."""
+        entry = self.ledger.of_another()
+        if entry is not None:
             cause = f"the cluster {self.cluster} of {entry.inventory} is not taken down (on {entry.host.name})"
             down = f"`hetero-tui --inventory {shlex.quote(entry.inventory)} down`"
             hint = f"give this inventory's cluster a name of its own (`cluster: {{name: ...}}`), or run {down} first"
             raise ClusterError(cause, step="cluster name", hint=hint)
-
-    def _apart(self) -> tuple[Host, ...]:
-        """The hosts of this inventory that are not in another inventory's cluster of the same name."""
-        taken = {place_of(entry.host)[1:] for entry in self.ledger.others()}  # it may have another name there
-        return tuple(host for host in self.inventory.hosts if place_of(host)[1:] not in taken)
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
@@ -266,7 +259,6 @@ class LiveFleet:
         """
         self.refuse_name_of_another()
         if only is None:
-            await self._follow_moved()
             self.warn_of_others()
             for text in self.left_behind():
                 self.emit(events.Notice(level=events.Level.WARNING, text=text))
@@ -285,73 +277,36 @@ class LiveFleet:
     async def tear_down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of the inventory and of the ledgers, and verify that nothing is left.
 
-        Hosts in another inventory's cluster of the same name are left alone, with a warning. ``purge`` also removes
-        environments; on hosts that are away, at their next contact.
+        ``purge`` also removes environments.
         """
         await self.stop_watching()
-        await self._follow_moved()
         self.warn_of_others()
-        if purge:
-            for entry in self.environments.entries():
-                self.environments.intend(entry.host, PURGE)
-        waiting = self._waiting()
-        hosts = {host: self.transports[host.name] for host in self._apart()}
-        for host in (each for each in self.inventory.hosts if each not in hosts):
-            text = f"it is in the cluster {self.cluster} of another inventory, so it stays as it is"
-            self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
-        gone = self._open_former([*self.ledger.entries(), *waiting.values()])
-        wanted = [host for host in (*hosts, *gone) if purge or place_of(host) in waiting]
-        wishes = {host: None if purge else time.time() - waiting[place_of(host)].time for host in wanted}
+        hosts = {host: self.transports[host.name] for host in self.inventory.hosts}
+        gone = self._open_former([*self.ledger.former(), *(self.environments.former() if purge else ())])
         try:
-            return await tear_down(self.cluster, hosts, gone, self.ledger, self.emit, wishes, self.environments)
+            return await tear_down(self.cluster, hosts, gone, self.ledger, self.environments, self.emit, purge=purge)
         finally:
             await _close_all(gone)
 
     @asynccontextmanager
     async def with_former(self) -> AsyncIterator[Mapping[str, Transport]]:
         """The ways to all hosts, with those that the inventory no longer has and something of ours may still run on."""
-        gone = self._open_former(self.ledger.entries())
+        gone = self._open_former(self.ledger.former())
         try:
             yield {**self.transports, **{transport.host: transport for transport in gone.values()}}
         finally:
             await _close_all(gone)
 
     def _open_former(self, entries: Iterable[Entry]) -> dict[Host, Transport]:
-        return {
-            entry.host: open_former(self.inventory, entry, accept_new_host_keys=self._accept_new_host_keys)
-            for entry in former(self.inventory, entries)
-        }
-
-    async def _follow_moved(self) -> None:
-        for each in (self.ledger, self.environments):
-            await follow_moved(self.inventory, self.transports, each)
-
-    def _waiting(self) -> dict[Place, Entry]:
-        """The entries of environments that are still to be removed: their hosts were away."""
-        return {place_of(entry.host): entry for entry in self.environments.entries() if entry.kind == PURGE}
-
-    async def _purge_waiting(self, *, purges: bool) -> None:
-        """Remove environments whose hosts were away at the purge and are back now; without ``purges`` say so only."""
-        waiting = self._waiting()
-        hosts = [host for host in self.inventory.hosts if place_of(host) in waiting and host.name in self.facts]
-        if not purges:
-            text = "its environment is still there: it was away when `down --purge` was to remove it"
-            text += " -> the next `hetero-tui up`, `bootstrap` or `down` does that"
-            for host in hosts:
-                self.emit(events.Notice(level=events.Level.WARNING, text=text, host=host.name))
-            return
-        links = {host.name: self.transports[host.name] for host in hosts}
-        nodes = await survey(self.cluster, links)
-        why = "a node runs from its environment, which `down --purge` did not reach, so it stays"
-        for host in hosts:
-            if nodes[host.name].has_node:
-                keep(host, why, self.environments, self.emit)
-        idle = [host for host in hosts if nodes[host.name].error is None and not nodes[host.name].has_node]
-        if idle:
-            ages = {host: time.time() - waiting[place_of(host)].time for host in idle}
-            due = {host: links[host.name] for host in idle}
-            await purge_environments(self.cluster, due, ages, self.environments, self.emit)
-            await self._probe_again({host.name: link for host, link in due.items()})
+        """The way to each former host; its name there tells it from a host of the inventory with the same one."""
+        found: dict[Host, Transport] = {}
+        for host in (entry.host for entry in entries):
+            named = host
+            if self.inventory.host(host.name) is not None:
+                named = host.model_copy(update={"name": _label(host)})
+            accept = self._accept_new_host_keys
+            found[host] = open_transport(named, self.inventory, accept_new_host_keys=accept)
+        return found
 
     async def close(self) -> None:
         """Close the connections; processes on the hosts continue."""
@@ -379,6 +334,12 @@ class LiveFleet:
         tasks = list(self._watchers.values())
         self._watchers.clear()
         await cancel(*tasks)
+
+
+def _label(host: Host) -> str:
+    """A host with the way to it, for people."""
+    target = "this computer" if host.connection == "local" else target_of(host.model_dump())
+    return f"{host.name} ({target})"
 
 
 async def cancel(*tasks: asyncio.Task[Any]) -> None:

@@ -18,7 +18,7 @@ from hetero_tui.errors import ClusterError, CommandFailed, HostError, Requiremen
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.reach import measure
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate
 from hetero_tui.planning.mesh import (

@@ -142,12 +142,10 @@ def _sharers(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
 def _is_same_folder(disk: Disk, other: Disk) -> bool:
     """Whether two machines have one folder: from one server, by whatever name, or one of them is the server.
 
-    Machines that were made from one image may have folders with one identity, each on a disk of its own. Containers of
-    one computer may have one of its folders.
+    Machines that were made from one image may have folders with one identity, each on a disk of its own.
     """
     if disk.shared is None and other.shared is None:
-        at = disk.identity, disk.device
-        return None not in at and at == (other.identity, other.device)
+        return False
     return disk.shared == other.shared or (disk.identity is not None and disk.identity == other.identity)
 
 

@@ -12,7 +12,7 @@ from hetero_tui.fleet import mesh
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import state_after
 from hetero_tui.fleet.reach import measure
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView
 from hetero_tui.planning.cluster import Candidate
 from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory import Inventory
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -167,3 +168,19 @@ async def _survey(cluster: str, transport: Transport) -> Surveyed:
         return Surveyed(transport.host, node=agent.answer(protocol.NodeReport, transport.host, done, step=STEP))
     except HostError as error:
         return Surveyed(transport.host, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The state of a fleet at the last probe and survey.
+
+    Attributes:
+        transports: the connection to each host, by name.
+        probed: the probe's result of each machine.
+        surveyed: the survey's result of each host, by name.
+    """
+
+    inventory: Inventory
+    transports: Mapping[str, Transport]
+    probed: tuple[Probed, ...]
+    surveyed: Mapping[str, Surveyed]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import CommandFailed, HostError, Unreachable
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger, place_of
@@ -32,13 +32,10 @@ from remote_agent.protocol import CLUSTER_MARK
 
 STEP = "down"
 
-# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. $2 is
-# empty, or the age of the wish in seconds: so the host's own clock alone tells whether its environment is newer. What
-# is removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
+# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first. What is
+# removed is named from the home folder: whatever a shell makes of a script, nothing of the user's has such a name.
 _PURGE = """here=$(unset CDPATH; cd "$0" 2>/dev/null && pwd) || exit 0
 if [ -e "$0/env" ] || [ -e "$0/install" ]; then
-  made=$(stat -c %Y "$0/env/ready" 2>/dev/null || stat -f %m "$0/env/ready" 2>/dev/null)
-  if [ -n "$2" ] && [ "${made:-0}" -gt "$(($(date +%s) - $2))" ]; then echo "ht:newer"; exit 0; fi
   for place in $(grep -slzx "$1=$here" /proc/[0-9]*/environ 2>/dev/null); do
     process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
   done
@@ -97,18 +94,19 @@ async def tear_down(
     hosts: Mapping[Host, Transport],
     former: Mapping[Host, Transport],
     ledger: Ledger,
-    emit: Emit,
-    wishes: Mapping[Host, float | None],
     environments: Ledger,
+    emit: Emit,
+    *,
+    purge: bool,
 ) -> TeardownReport:
-    """Stop and remove on all hosts in parallel; an error of a host becomes a leftover.
+    """Stop and remove on all hosts in parallel; an error of a host becomes a leftover. ``purge``: environments go, too.
 
-    Then :func:`purge` follows on the hosts of ``wishes``. Hosts that are no
-    longer in the inventory as the ledger has them (``former``) follow, since one may be the same machine as another.
+    Hosts that are no longer in the inventory as the ledger has them (``former``) follow, since one may be the same
+    machine as another. If one does not answer at its former address and is clean at the present one, it has moved.
     """
     emit(events.ClusterChanged(state=ClusterState.STOPPING))
     nodes = {place_of(entry.host) for entry in ledger.entries()}
-    equipped = {place_of(entry.host) for entry in environments.entries()} & {place_of(host) for host in wishes}
+    equipped = {place_of(entry.host) for entry in environments.entries()} if purge else set()
     everything = {**hosts, **former}
     ended = await asyncio.gather(*(_end_runs(cluster, transport) for transport in everything.values()))
     runs = dict(zip(everything, ended, strict=True))
@@ -116,20 +114,25 @@ async def tear_down(
     for group in (hosts, former):
         reports = await asyncio.gather(
             *(
-                _tear_down(cluster, transport, runs[host], place_of(host) in nodes | equipped, host in wishes, emit)
+                _tear_down(cluster, transport, runs[host], place_of(host) in nodes | equipped, purge, emit)
                 for host, transport in group.items()
             )
         )
         found |= zip(group, reports, strict=True)
+    stopped = [host for host, report in found.items() if not report.leftovers and not report.unseen]
+    clean = {host.name for host in stopped if host in hosts}
+    for host in [host for host in former if isinstance(runs[host], Unreachable) and host.name in clean]:
+        del found[host]
+        ledger.cleaned(host)
+        environments.cleaned(host)
     for host, report in found.items():
         if place_of(host) in nodes and not report.leftovers:
             ledger.cleaned(host)
-    stopped = [host for host, report in found.items() if not report.leftovers and not report.unseen]
-    due = {host: everything[host] for host in stopped if host in wishes}
-    whole = _joined([*found.values(), await purge(cluster, due, wishes, environments, emit)])
+    due = {host: everything[host] for host in stopped} if purge else {}
+    whole = _joined([*found.values(), await _purge_all(cluster, due, environments, emit)])
     kept = await asyncio.gather(*(_kept(cluster, everything[host]) for host in stopped))
     whole = replace(whole, kept=tuple(entry for entries in kept for entry in entries))
-    if not whole.leftovers and not ledger.others():
+    if not whole.leftovers:
         ledger.forget_token()
     left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
     detail = f"but not on {left}, where it may still run" if left else ""
@@ -145,46 +148,20 @@ def _joined(reports: Sequence[TeardownReport]) -> TeardownReport:
     )
 
 
-async def purge(
-    cluster: str,
-    hosts: Mapping[Host, Transport],
-    wishes: Mapping[Host, float | None],
-    environments: Ledger,
-    emit: Emit,
-) -> TeardownReport:
-    """Remove the environments of these hosts, on which no node runs, and bring the ledger up to date.
-
-    ``wishes``: a number of seconds where a `down --purge` of then did not reach the host; what was made since stays.
-    """
+async def _purge_all(cluster: str, hosts: Mapping[Host, Transport], environments: Ledger, emit: Emit) -> TeardownReport:
+    """Remove the environments of these hosts, on which no node runs, and bring the ledger up to date."""
 
     async def one(host: Host, transport: Transport) -> TeardownReport:
         try:
-            removed = await _purge(cluster, transport, wishes[host])
+            removed = await _purge(cluster, transport)
         except HostError as error:
             emit(changed_by(error, error.host))
-            detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
+            detail = f"{error.cause}; it is cleaned by the next `hetero-tui down --purge`"
             return TeardownReport(leftovers=(HostItem(host=transport.host, kind="environment", detail=detail),))
-        if removed is None:
-            keep(
-                host,
-                "its environment was made after the `down --purge` that did not reach it, so it stays",
-                environments,
-                emit,
-            )
-            return TeardownReport()
         environments.cleaned(host)
-        if wishes[host] is not None:
-            text = "its environment is gone, as `down --purge` wanted while it was away"
-            emit(events.Notice(level=events.Level.GOOD, text=text, host=transport.host))
         return TeardownReport(removed=removed)
 
     return _joined(await asyncio.gather(*(one(host, transport) for host, transport in hosts.items())))
-
-
-def keep(host: Host, why: str, environments: Ledger, emit: Emit) -> None:
-    """Drop the wish to remove a host's environment."""
-    environments.intend(host, "environment")
-    emit(events.Notice(level=events.Level.INFO, text=why, host=host.name))
 
 
 async def _end_runs(cluster: str, transport: Transport) -> tuple[HostItem, ...] | HostError | None:
@@ -227,7 +204,7 @@ async def _tear_down(
         emit(changed_by(error, error.host))
         if not touched:
             return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
-        detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
+        detail = f"{error.cause}; it is cleaned by the next `hetero-tui down{' --purge' * is_purged}`"
         if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
         return TeardownReport(leftovers=(HostItem(host=name, kind="host", detail=detail),))
@@ -237,15 +214,13 @@ async def _tear_down(
     return report
 
 
-async def _purge(cluster: str, transport: Transport, age: float | None) -> tuple[HostItem, ...] | None:
-    """Remove the environment and the installer's files; None: it is newer than the wish. Raises HostError."""
-    command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK, "" if age is None else str(int(age))]
+async def _purge(cluster: str, transport: Transport) -> tuple[HostItem, ...]:
+    """Remove the environment and the installer's files. Raises HostError."""
+    command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK]
     done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
     if done.exit_status != 0:
         cause = f"its environment could not be removed: {last_lines(done.stderr, 1) or 'unknown reason'}"
         raise CommandFailed(transport.host, cause, step="purge", hint="see who owns what is left there")
-    if done.stdout.last("ht:newer") is not None:
-        return None
     size = (done.stdout.last("ht:size ") or "").removeprefix("ht:size ").strip()
     folder, host = agent.home_folder(cluster), transport.host
     gone = tuple(HostItem(host=host, kind="folder", detail=f"{folder}/{name}") for name in _named(done.stdout, "gone"))

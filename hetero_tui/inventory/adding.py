@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from hetero_tui.errors import UsageError
 
@@ -14,8 +11,6 @@ _TARGET = re.compile(
     r"(?:(?P<user>[^\s:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]/\\,;|&<>*?]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])"
     r"(?::(?P<port>\d{1,5}))?"
 )
-_OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")
-_DEEPEST = 16  # of files that include each other, as in OpenSSH
 
 
 def parse_target(text: str) -> dict[str, object]:
@@ -51,36 +46,3 @@ def free_name(address: str, taken: Collection[str]) -> str:
     base = re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[:36].rstrip("-") or "host"
     names = (base, *(f"{base}-{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in taken)
-
-
-def ssh_config_hosts(path: Path | None = None) -> tuple[str, ...]:
-    """The names of machines in an ssh_config (None: the user's) and what it includes: patterns name none."""
-    path = path or Path("~/.ssh/config").expanduser()
-    return tuple(dict.fromkeys(_hosts_in(path, path.parent, 0)))
-
-
-def _hosts_in(path: Path, folder: Path, depth: int) -> list[str]:
-    """``folder``: where included files are that are no absolute paths, also those of included files."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    found: list[str] = []
-    for line in lines:
-        if (option := _OPTION.fullmatch(line)) is None:
-            continue
-        keyword, rest = option[1].lower(), option[2]
-        try:
-            words = shlex.split(rest, comments=True)
-        except ValueError:  # an open quotation mark: ssh refuses that line too
-            continue
-        if keyword == "host":
-            found += [word for word in words if not re.search(r"[*?!]", word)]
-        elif keyword == "include" and depth < _DEEPEST:
-            for word in words:
-                with suppress(RuntimeError):  # `~name` of a user who is not there
-                    pattern = folder / Path(word).expanduser()
-                    name = str(pattern.relative_to(pattern.anchor))
-                    for included in sorted(Path(pattern.anchor).glob(name) if pattern.name else ()):
-                        found += _hosts_in(included, folder, depth + 1)
-    return found

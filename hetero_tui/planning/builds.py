@@ -1,7 +1,7 @@
 """Chooses the build of torch for a machine from its accelerators, their drivers and its system, with a reason. Pure.
 
 CUDA 12 needs driver 525.60 or newer (CUDA's minor version compatibility), CUDA 13 needs 580. The driver alone does not
-decide: a build needs kernels for the card as well (:mod:`hetero_tui.kernels`).
+decide: a build needs kernels for the card as well (:mod:`hetero_tui.facts`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hetero_tui import kernels
-from hetero_tui.facts import Accelerator, HostFacts
-from hetero_tui.kernels import CUDA_13_CARD, NEWEST_CUDA_12_CARD, OLDEST_CARD, version
+from hetero_tui.facts import (
+    CUDA_13_CARD,
+    NEWEST_CUDA_12_CARD,
+    OLDEST_CARD,
+    Accelerator,
+    HostFacts,
+    kernel_refusal,
+    version,
+)
 from remote_agent.device_kinds import KINDS
 
 _OLDEST_DRIVER = (525, 60)
@@ -68,7 +74,7 @@ def torch_build(facts: HostFacts, devices: Sequence[str] | None = None, before: 
 
 def _with_kernels(build: str, cards: Sequence[Accelerator]) -> Build:
     """The one build that there is for a vendor's cards, where it has kernels for some of them."""
-    refused = {card: kernels.refusal(build, card.kind, card.capability or "") for card in cards}
+    refused = {card: kernel_refusal(build, card.kind, card.capability or "") for card in cards}
     left = [card for card, why in refused.items() if why]
     concern = f"{_named(left)} can't be used: {refused[left[0]]}" if left else ""
     mend = _NOTHING if left else ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from hetero_tui.errors import ClusterError
 from hetero_tui.facts import Address, HostFacts
 from hetero_tui.inventory import Host, Inventory
-from remote_agent.protocol import MESH_INTERFACE
+from remote_agent.protocol import MESH_INTERFACE, HeadReport, RunSummary
 
 GCS_PORTS = range(6389, 6399)
 """Where the head's control service may listen: not Ray's default (6379), which another cluster may have.
@@ -242,3 +243,36 @@ def _first_free(ports: range, free: tuple[int, ...], host: str) -> int:
         step=STEP,
         hint="another cluster may be left there: run `hetero-tui down` with its inventory",
     )
+
+
+class Verdict(Enum):
+    """What the other hosts' words mean for a head that does not answer the laptop."""
+
+    LIVES = "lives"  # another host reaches it: wait for the laptop's own link
+    LOST = "lost"  # no other host reaches it
+    UNKNOWN = "unknown"  # no host can be asked: no other one answers, or none is in a cluster
+
+
+def judge_head(witnesses: Mapping[str, HeadReport | None]) -> Verdict:
+    """What the other hosts say of the head; None: the host did not answer."""
+    words = [report for report in witnesses.values() if report is not None and report.epoch is not None]
+    if not words:
+        return Verdict.UNKNOWN
+    return Verdict.LIVES if any(report.answers for report in words) else Verdict.LOST
+
+
+def silence_in_words(witnesses: Mapping[str, HeadReport | None]) -> str:
+    """Why the head is taken as lost: who can't reach it, and how that shows."""
+    said = [f"{host}: {report.silence}" for host, report in witnesses.items() if report is not None and report.silence]
+    return f"it answers neither the laptop nor the other hosts ({', '.join(said)})"
+
+
+def holders(run: str, copies: Iterable[tuple[str, RunSummary]]) -> frozenset[str]:
+    """The hosts whose folder of ``run`` holds its newest checkpoint; what a replaced cluster did does not count."""
+    known = [
+        (summary.epoch, summary.checkpoint, host)
+        for host, summary in copies
+        if summary.id == run and summary.checkpoint is not None
+    ]
+    newest = max((entry[:2] for entry in known), default=None)
+    return frozenset(host for epoch, checkpoint, host in known if (epoch, checkpoint) == newest)

@@ -5,9 +5,8 @@
     parameters: 17000000          # trained numbers of the model
     batch: 512                    # samples of a step
     gflop: 6.0                    # of a sample, forward and backward; for devices of the catalogue
-    faults_per_host_day: 0.1      # optional: how often a host fails
     hosts:
-      gpu: {count: 40, device: rtx4070, link: 1gbit, watts: 280, price: 0.05}
+      gpu: {count: 40, device: rtx4070, link: 1gbit}
       nas: {speed: 3.5, link: 100mbit, memory_gb: 8}     # samples/s, where it is known
 """
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, par
 from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, USED, WIFI_BYTES, link_rate
 from hetero_tui.text import meant
 from remote_agent.planning.survey import Device, Host, Survey, Work
+from remote_agent.removed import why_removed
 from remote_agent.settings import TrainingConfig
 
 MAX_DEVICES = 1000
@@ -35,37 +34,22 @@ BACKWARD = tuple(1 - 0.65 * (part + 1) / 16 for part in range(16))
 UPDATE_S = 2e-9
 """Assumed of the optimizer's step for a number, on a processor."""
 
-STALL_S, AWAY_S = 2.3, 15.0
-"""What a lost host costs all others, and how long it is away after it answers again; docs/figures.md."""
-
-_TOP = ("parameters", "batch", "gflop", "faults_per_host_day", "hosts")
-_HOST = ("count", "device", "speed", "link", "memory_gb", "watts", "price")
+_TOP = ("parameters", "batch", "gflop", "hosts")
+_HOST = ("count", "device", "speed", "link", "memory_gb")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FleetFile:
-    """What a file says: the fleet, and how often one of its hosts fails in a day."""
-
-    survey: Survey
-    faults_per_host_day: float = 0.0
-
-    def under(self, config: TrainingConfig) -> Survey:
-        """The fleet with a run's settings; the file says the samples of a step unless they do."""
-        work = dataclasses.replace(
-            self.survey.work,
-            batch=config.batch_size or self.survey.work.batch,
-            clipped=config.clip_norm > 0,
-            unit=config.unit,
-        )
-        return dataclasses.replace(self.survey, work=work)
-
-    def lost(self, hosts: int, step_s: float) -> float:
-        """Part of the time that faults cost so many hosts: stalls of all, a step made again, one host away."""
-        faults_per_s = self.faults_per_host_day * hosts / 86400
-        return min(1.0, faults_per_s * (STALL_S + step_s + AWAY_S / max(1, hosts)))
+def under(survey: Survey, config: TrainingConfig) -> Survey:
+    """The fleet with a run's settings; the file says the samples of a step unless they do."""
+    work = dataclasses.replace(
+        survey.work,
+        batch=config.batch_size or survey.work.batch,
+        clipped=config.clip_norm > 0,
+        unit=config.unit,
+    )
+    return dataclasses.replace(survey, work=work)
 
 
-def read(path: Path) -> FleetFile:
+def read(path: Path) -> Survey:
     """The fleet in a file.
 
     Raises:
@@ -87,12 +71,11 @@ def read(path: Path) -> FleetFile:
     return found
 
 
-def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | None:
+def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> Survey | None:
     top = _entries(root, "", _TOP, mistakes)
     parameters = _number(top, "parameters", "", mistakes, whole=True)
     batch = _number(top, "batch", "", mistakes, whole=True)
     gflop = _number(top, "gflop", "", mistakes, default=0.0)
-    faults = _number(top, "faults_per_host_day", "", mistakes, default=0.0)
     groups = top.get("hosts")
     if groups is None or not isinstance(groups.value, Mapping) or not groups.value.entries:
         mistakes.add(groups.line if groups is not None else 0, "hosts", "expected one host or more")
@@ -116,7 +99,7 @@ def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | Non
         return None
     media = {"wifi": WIFI_BYTES} if any(host.medium for host in hosts) else {}
     work = Work(parameters=int(parameters), batch=int(batch), ready=BACKWARD)
-    return FleetFile(survey=Survey(job=name, work=work, hosts=tuple(hosts), media=media), faults_per_host_day=faults)
+    return Survey(job=name, work=work, hosts=tuple(hosts), media=media)
 
 
 def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes, most: int) -> list[Host]:
@@ -146,7 +129,6 @@ def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes, most: int)
     if rate is None:
         assert link is not None, "the default is one"
         mistakes.add(link.line, f"{where}.link", f"no link {text!r}: expected wifi, 100mbit, 1gbit, 2.5gbit ...")
-    watts, price = (_number(keys, key, where, mistakes, default=0.0) for key in ("watts", "price"))
     numbers = range(1, min(count, most) + 1)
     names = [name if count == 1 else f"{name}-{number}" for number in numbers]
     if mistakes or rate is None:
@@ -168,8 +150,6 @@ def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes, most: int)
             both=rate if text == "wifi" else 0.0,
             medium="wifi" if text == "wifi" else "",
             update_s=UPDATE_S,
-            watts=watts,
-            price=price,
         )
         for each in names
     ]
@@ -183,7 +163,9 @@ def _entries(value: Value | None, where: str, known: Collection[str], mistakes: 
     for entry in value.value.entries:
         place = f"{where}.{entry.key}" if where else entry.key
         if entry.key not in known:
-            mistakes.add(entry.line, place, f"no such key{meant(entry.key, known)}; there are {', '.join(known)}")
+            removed = why_removed(f"{entry.key} in a fleet file")
+            unknown = f"no such key{meant(entry.key, known)}; there are {', '.join(known)}"
+            mistakes.add(entry.line, place, removed or unknown)
         elif entry.key in found:
             mistakes.add(entry.line, place, "is there twice")
         else:
@@ -208,8 +190,6 @@ def _number(
         return default or 0.0
     number: Any = value.value
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if key == "faults_per_host_day" and is_number and number == 0:
-        return 0.0
     if not is_number or not 0 < number < 1e15 or (whole and number != int(number)):
         mistakes.add(value.line, place, f"expected a {'whole ' if whole else ''}number above 0, not {number!r}")
         return default or 0.0

@@ -11,7 +11,6 @@ from remote_agent.planning.choice import Choice
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import Prediction
-from remote_agent.wording import number
 
 HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "HELPS"]
 WAY_HEADINGS = ["WAY", "HOSTS", "STEP", "SAMPLES/S", "EXACT", "LIMIT"]
@@ -94,14 +93,6 @@ def explained(best: Prediction) -> list[str]:
     )
 
 
-def costs(best: Prediction) -> list[str]:
-    """Energy and money for a million samples, if they are known of all machines that take part."""
-    per_million = 1e6 / best.samples
-    parts = [f"take {number(per_million * best.joules / 3.6e6)} kWh"] if best.joules else []
-    parts += [f"cost {number(per_million * best.price)}"] if best.price else []
-    return [f"a million samples {' and '.join(parts)}"] if parts else []
-
-
 def document(survey: Survey, choice: Choice, told: tuple[str, ...], *, measured: bool) -> dict[str, Any]:
     """For scripts."""
     gains = {name: (gain if gain is None or math.isfinite(gain) else None) for name, gain in choice.gains.items()}
@@ -154,8 +145,6 @@ def _way(found: Prediction) -> dict[str, Any]:
         "terms": [{"name": term.name, "seconds": term.seconds, "source": term.source} for term in found.terms],
         "shards": dict(found.parts),
         "limit": found.bound,
-        "joules": found.joules or None,
-        "price": found.price or None,
     }
 
 

@@ -1,47 +1,46 @@
-"""The lines of a recording: a header, then what was folded, each with the time at which it was; and whole states.
+"""The lines of a recording: a header with the hosts, then events, each with its time.
 
 ::
 
-    {"hetero_tui": "recording", "format": 1, "version": "0.1.0", "cluster": "lab"}
-    {"at": 1790000000.0, "kind": "state", "value": {...}}
+    {"hetero_tui": "recording", "format": 2, "version": "0.1.0", "at": 1790000000.0, "cluster": "lab", "hosts": ...}
     {"at": 1790000000.2, "kind": "HostChanged", "value": {"host": "nas", ...}}
     {"at": 1790000001.0, "kind": "RunProgressed", "run": "text-7f3", "value": {"seq": 1, "kind": "run_started", ...}}
     {"at": 1790000009.0, "kind": "end"}
 
-The fold goes on from a state as it stands there, so that the lines before one can be left out. Anybody may have made
-the file: what is read is cleaned and bounded as what a host sends is.
+Anybody may have made the file: what is read is cleaned and bounded as what a host sends is.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from hetero_tui import __version__, answers, events
 from hetero_tui.facts import HostFacts
-from hetero_tui.state import State
+from hetero_tui.state import State, initial
 from hetero_tui.text import HostText
 from remote_agent import protocol
 
-FORMAT = 1
+FORMAT = 2
 _MARK = "recording"
-_STATE, _END = "state", "end"
+_END = "end"
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
 
-T = TypeVar("T")
-Entry = tuple[float, "events.Event | State | None"]
-"""When, and what: an event, the whole state, or None for the end of the session."""
+Entry = tuple[float, "events.Event | None"]
+"""When, and what: an event, or None for the end of the session."""
 
 
 class NotReadable(ValueError):
     """A line is not one of a recording; the text says why."""
 
 
-def header(cluster: str) -> bytes:
+def header(at: float, state: State) -> bytes:
     """The first line."""
-    return _line({"hetero_tui": _MARK, "format": FORMAT, "version": __version__, "cluster": cluster})
+    hosts = [[host.name, host.address] for host in state.hosts]
+    mark = {"hetero_tui": _MARK, "format": FORMAT, "version": __version__}
+    return _line({**mark, "at": at, "cluster": state.cluster, "hosts": hosts})
 
 
 def event_line(at: float, event: events.Event) -> bytes:
@@ -50,12 +49,7 @@ def event_line(at: float, event: events.Event) -> bytes:
     if isinstance(event, events.RunProgressed):
         run, value = json.dumps(event.run), protocol.encode(event.event)
         return f'{{"at":{at!r},"kind":"{kind}","run":{run},"value":{value}}}\n'.encode()
-    return _valued(at, kind, _adapter(type(event)).dump_json(event))
-
-
-def state_line(at: float, state: State) -> bytes:
-    """The whole state at ``at``."""
-    return _valued(at, _STATE, _adapter(State).dump_json(state))
+    return f'{{"at":{at!r},"kind":"{kind}","value":'.encode() + _adapter(type(event)).dump_json(event) + b"}\n"
 
 
 def end_line(at: float) -> bytes:
@@ -63,8 +57,8 @@ def end_line(at: float) -> bytes:
     return _line({"at": at, "kind": _END})
 
 
-def cluster_of(line: str) -> str:
-    """The cluster's name in a header.
+def beginning(line: str) -> tuple[float, State]:
+    """When a recording begins, and the state before its first event, from its header.
 
     Raises:
         NotReadable: it is no header, or one of a format that this version does not know.
@@ -77,7 +71,12 @@ def cluster_of(line: str) -> str:
         raise NotReadable("it is not a recording of hetero-tui")
     if found.get("format") != FORMAT:
         raise NotReadable(f"it is of format {found.get('format')}, and this hetero-tui reads format {FORMAT}")
-    return str(found.get("cluster", ""))
+    try:
+        at, hosts = float(found["at"]), tuple((str(name), str(address)) for name, address in found["hosts"])
+        answers.check_time(at)
+        return at, initial(str(found["cluster"]), hosts)
+    except (KeyError, TypeError, ValueError, protocol.ProtocolError) as error:
+        raise NotReadable(f"its first line is damaged ({type(error).__name__}: {error})") from None
 
 
 def entry(line: str) -> Entry:
@@ -99,15 +98,13 @@ def _entry(found: dict[str, Any]) -> Entry:
     answers.check_time(at)
     if kind == _END:
         return at, None
-    if kind == _STATE:
-        return at, _validated(State, value)
     if kind == events.RunProgressed.__name__:
         event = protocol.event_of(value)
         if event is None:
             raise NotReadable("an event of a run that this version does not know")
         answers.check_time(event.time)
         return at, events.RunProgressed(run=str(found["run"]), event=event)
-    known: events.Event = _validated(_KINDS[kind], value)
+    known: events.Event = _adapter(_KINDS[kind]).validate_python(value)
     answers.check_time(getattr(known, "time", None))
     return at, known
 
@@ -123,15 +120,6 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
             adapter.rebuild(_types_namespace={"HostFacts": HostFacts, "protocol": protocol})
         _ADAPTERS[cls] = adapter
     return _ADAPTERS[cls]
-
-
-def _validated(cls: type[T], value: object) -> T:
-    found: T = _adapter(cls).validate_python(value)
-    return found
-
-
-def _valued(at: float, kind: str, value: bytes) -> bytes:
-    return f'{{"at":{at!r},"kind":"{kind}","value":'.encode() + value + b"}\n"
 
 
 def _line(document: dict[str, object]) -> bytes:

@@ -1,15 +1,20 @@
-"""A recording in the place of the live session: the same states for the same screens, without a network."""
+"""Reads a recording, and plays it in the place of the live session: the same screens, without a network."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 from typing import NoReturn
 
 from hetero_tui.errors import UsageError
+from hetero_tui.fold import apply
 from hetero_tui.intents import Refusing
-from hetero_tui.recording.recording import Recording
+from hetero_tui.recording import lines
+from hetero_tui.recording.recorder import folder
 from hetero_tui.state import State
 
 TICK = 0.1
@@ -17,6 +22,73 @@ TICK = 0.1
 
 SPEEDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Seconds of the recording that pass in one."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The events of a session, in their order; see :func:`read`.
+
+    Attributes:
+        begins: when, in seconds since the epoch.
+        initial: the state before the first event.
+        entries: times and events; times never go back, even where the clock was set back.
+        cut_off: the session did not end in good order, or goes on.
+    """
+
+    path: Path
+    begins: float
+    initial: State
+    entries: tuple[lines.Entry, ...]
+    cut_off: bool
+
+    @property
+    def ends(self) -> float:
+        """The time of the last entry."""
+        return self.entries[-1][0] if self.entries else self.begins
+
+
+def read(path: Path) -> Recording:
+    """Read a recording.
+
+    A last line that is not whole is left out: the app was killed while it wrote, or it is being written.
+
+    Raises:
+        UsageError: it can't be read, is no recording, or is damaged; the error names the line.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise _refused(f"{path} can't be read: {error.strerror}") from None
+    first, *rest = text.split("\n")
+    try:
+        begins, initial = lines.beginning(first)
+    except lines.NotReadable as error:
+        raise _refused(f"{path}: {error}") from None
+    entries: list[lines.Entry] = []
+    for number, line in enumerate(rest[:-1], start=2):
+        try:
+            entries.append(lines.entry(line))
+        except lines.NotReadable as error:
+            hint = "the file was changed; take it anew from the computer that wrote it"
+            raise UsageError(f"{path}, line {number}: {error}", step="replay", hint=hint) from None
+    ended = bool(entries) and entries[-1][1] is None and not rest[-1]
+    times = accumulate((at for at, _ in entries), max, initial=begins)
+    next(times)
+    ordered = tuple((at, event) for at, (_, event) in zip(times, entries, strict=True))
+    return Recording(path=path, begins=begins, initial=initial, entries=ordered, cut_off=not ended)
+
+
+def newest() -> Path:
+    """The newest recording; raises UsageError if there is none."""
+    found = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        hint = "the app, and `hetero-tui train` and `attach`, make one each time"
+        raise UsageError(f"there is no recording in {folder()}", step="replay", hint=hint)
+    return found[-1]
+
+
+def _refused(cause: str) -> UsageError:
+    return UsageError(cause, step="replay", hint=f"recordings lie in {folder()}")
 
 
 class Replay(Refusing):
@@ -30,16 +102,14 @@ class Replay(Refusing):
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self._state = recording.initial
         self.position = recording.begins
         self.speed = SPEEDS[0]
         self.paused = False
         self.jobs: tuple[str, ...] = ()
         self.inventory_path = str(recording.path)
-        self._count = 1
-        self._state = recording.state_after(1)
+        self._count = 0
         self._listeners: list[Callable[[State], None]] = []
-
-    # --- What is shown -----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -48,7 +118,7 @@ class Replay(Refusing):
 
     @property
     def busy(self) -> str:
-        """How the time passes; the screens' clock is the recording's."""
+        """How the time passes."""
         if self.position >= self.recording.ends:
             return "end of replay"
         return "replay paused" if self.paused else f"replay ×{self.speed}"
@@ -62,23 +132,28 @@ class Replay(Refusing):
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    # --- Controls ----------------------------------------------------------------------------------------------------
-
     async def play(self) -> None:
-        """Have the time pass, until this is cancelled."""
+        """Let the time pass, until this is cancelled."""
         before = time.monotonic()
         while True:
             await asyncio.sleep(TICK)
             passed, before = time.monotonic() - before, time.monotonic()
             if not self.paused and self.position < self.recording.ends:
-                self.seek(self.position + passed * self.speed)
+                self.advance(passed * self.speed)
+
+    def advance(self, seconds: float) -> None:
+        """Show what was known so many seconds of the recording later."""
+        entries = self.recording.entries
+        self.position = min(self.position + seconds, self.recording.ends)
+        while self._count < len(entries) and entries[self._count][0] <= self.position:
+            event = entries[self._count][1]
+            self._count += 1
+            if event is not None:
+                self._state = apply(self._state, event)
+        self._tell()
 
     def toggle(self) -> None:
-        """Let the time stand still, or pass again; at the end from the beginning."""
-        if self.position >= self.recording.ends:
-            self.paused = False
-            self.seek(self.recording.begins)
-            return
+        """Let the time stand still, or pass again."""
         self.paused = not self.paused
         self._tell()
 
@@ -86,22 +161,6 @@ class Replay(Refusing):
         """Faster (1) or slower (-1)."""
         place = SPEEDS.index(self.speed) + by
         self.speed = SPEEDS[min(max(place, 0), len(SPEEDS) - 1)]
-        self._tell()
-
-    def skip(self, part: float) -> None:
-        """Forward or back by a part of the whole, such as -0.05."""
-        self.seek(self.position + part * (self.recording.ends - self.recording.begins))
-
-    def seek(self, position: float) -> None:
-        """Show what was known at that time."""
-        recording = self.recording
-        self.position = min(max(position, recording.begins), recording.ends)
-        count = recording.count_until(self.position)
-        if count >= self._count:
-            self._state = recording.folded(self._state, self._count, count)
-        else:
-            self._state = recording.state_after(count)
-        self._count = count
         self._tell()
 
     def _tell(self) -> None:

@@ -18,8 +18,7 @@ from hetero_tui.errors import CoordinatorGone, HeadGone, NoCopy, RunError
 from hetero_tui.events import Emit, Level
 from hetero_tui.runs.follow import STEP, follow
 from hetero_tui.runs.listing import refuse_if_stopped, way_on
-from hetero_tui.runs.seen import Seen
-from hetero_tui.runs.watching import head_loss, until_lost
+from hetero_tui.runs.watching import Seen, head_loss, until_lost
 from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol

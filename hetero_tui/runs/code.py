@@ -10,18 +10,17 @@ import ast
 import io
 import json
 import os
-import re
 import stat
 import sys
 import zipfile
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.imports import Found, find_imports
+from hetero_tui.runs.imports import find_imports
 from hetero_tui.text import meant
 from remote_agent.protocol import JOB_CODE, JOB_LEFT
 
@@ -49,13 +48,11 @@ class Code:
         files: where each one lies in the job's folder (with ``/``), and here; the job's own file is the first.
         sizes: their bytes, in the same order.
         left: files beside the job that are not among them.
-        notices: what is not wrong, and may not be meant.
     """
 
     files: Mapping[str, Path]
     sizes: tuple[int, ...]
     left: tuple[str, ...]
-    notices: tuple[str, ...]
 
     @property
     def others(self) -> str:
@@ -63,22 +60,6 @@ class Code:
         names = list(self.files)[1:]
         shown = ", ".join(names[:LARGEST]) + (f" and {len(names) - LARGEST:,} more" if len(names) > LARGEST else "")
         return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
-
-    @cached_property
-    def words(self) -> Counter[str]:
-        """How many times each name or other word stands anywhere in the Python files among them.
-
-        Raises:
-            OrderError: one can't be read.
-        """
-        words = Counter[str]()
-        for path in self.files.values():
-            try:
-                if path.suffix == ".py":
-                    words.update(re.findall(r"\w+", path.read_text(encoding="utf-8", errors="replace")))
-            except OSError as error:
-                raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-        return words
 
     def archive(self) -> bytes:
         """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`; raises OrderError if one can't be read."""
@@ -134,7 +115,7 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
     if mistakes:
         raise OrderError(tuple(mistakes), hint=hint)
     left = tuple(_left(root, files))
-    return Code(files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
+    return Code(files=files, sizes=tuple(sizes), left=left)
 
 
 def parsed(file: Path, path: str) -> ast.Module:
@@ -245,22 +226,6 @@ def _left(root: Path, files: Mapping[str, Path]) -> Iterator[str]:
                 waiting.append(path)
             elif name not in files and name.isprintable():
                 yield name
-
-
-def _notices(imports: Found, root: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    """What the job's text names and is not sent: it may be needed there."""
-    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
-    told: set[str] = set()
-    for place, name in imports.names:
-        relative = os.path.normpath(name)
-        if relative in told or relative in files or relative in folders or relative.startswith(".."):
-            continue
-        path = root / relative
-        if not Path(name).is_absolute() and path.exists() and not _stays(path):
-            told.add(relative)
-            yield f"{place} names {relative}, which is not sent; add --with {relative} if the job reads it"
-    tops = {Path(name).parts[0].removesuffix(".py") for name in files}
-    yield from (text for top, text in imports.elsewhere.items() if top not in tops)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

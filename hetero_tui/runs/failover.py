@@ -8,21 +8,19 @@ newer epoch, a new token; ``node start`` takes away what a host has of the old o
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from hetero_tui import deadlines, events
+from hetero_tui import events
 from hetero_tui.errors import ClusterError, NoCopy
 from hetero_tui.events import Emit, HostState
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView, Surveyed, head_name, mark_replaced, survey
 from hetero_tui.inventory import Inventory
-from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
-from hetero_tui.runs.listing import list_copies, list_runs
+from hetero_tui.planning.cluster import Verdict, holders, judge_head
+from hetero_tui.runs.listing import list_copies
 from hetero_tui.runs.watching import witnesses
 from hetero_tui.transport import Transport
 
@@ -112,23 +110,3 @@ async def refuse_if_head_lives(cluster: str, transports: Mapping[str, Transport]
             step=STEP,
             hint="see to the laptop's own way to it, or wait",
         )
-
-
-async def taken_over(cluster: str, transports: Mapping[str, Transport], run: str, patience: float) -> str | None:
-    """The host that another laptop let ``run`` go on on, without its lost head; None: no other has, so far.
-
-    ``patience`` is how long the others are given to begin with it, in seconds. Once the hosts show that one of them has
-    begun, it is not disturbed for as long as such a thing may take: two that form a cluster undo each other's work.
-    """
-    begun = time.monotonic()
-    for pause in deadlines.reconnect_pauses():
-        found = await list_runs(cluster, transports)
-        # A copy names the lost head as its own; the host where the run went on names itself.
-        there = next((host for host, entry in found if entry.id == run and entry.host == host), None)
-        waited = time.monotonic() - begun
-        if there is not None or waited >= patience + (deadlines.FORM_ANEW if patience else 0.0):
-            return there
-        if waited >= patience and not others_began(run, found, newest_epoch(await survey(cluster, transports))):
-            return None
-        await asyncio.sleep(pause)
-    return None

@@ -104,7 +104,7 @@ async def survey_of(
     refuse_for(order, fleet.inventory.hosts)
     archive = await archive_of(order, notice)
     await fleet.look()
-    await refuse_early(fleet, order)
+    refuse_early(fleet, order)
     if head_name(fleet.surveyed) is None:
         await fleet.bring_up()
     spec = specification(fleet, "plan", order.job.reference, order.settings)

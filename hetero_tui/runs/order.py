@@ -6,21 +6,22 @@ Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetero_tui.errors import ChangesError, OrderError
+from hetero_tui import deadlines
+from hetero_tui.errors import ChangesError, OrderError, UsageError
+from hetero_tui.fleet import agent
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect, parsed
-from hetero_tui.runs.metrics import metrics_of
-from hetero_tui.runs.metrics import mistake as wrong_metric
 from hetero_tui.runs.outline import Outline, outline
-from hetero_tui.text import meant
+from hetero_tui.text import HostText, meant
+from hetero_tui.transport import Transport
 from remote_agent import kinds
 from remote_agent import settings as fields
-from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
+from remote_agent.idle_settings import idle
 from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
 from remote_agent.search import Search
 
@@ -30,9 +31,6 @@ READY_JOBS = tuple(_READY_FILES)
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
-
-_ALIKE = 0.85
-"""How alike two names are of which one is a misspelling of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +117,13 @@ def read_order(
         hints.append("for example --set num_iterations=50")
     if not found.is_open:  # else only the job's host knows whether it has a setting of that name itself
         wanted = with_whole_names(wanted, own_hints(found))
-    rest = rest_of(found, code)
+    rest = rest_of(found)
     said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
     mistakes += [placed(mistake, wanted, found) for mistake in said]
-    if found.is_open and code is not None:
-        mistakes += [f"--set {mistake}" for mistake in misspelt(wanted, code)]
     read = fields.values_of(wanted, rest)
-    if found.name and has_no_validation(found, code):
+    if has_no_validation(found):
         unheard = [f"{name}={read[name]}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if read.get(name)]
         mistakes += [placed(mistake, wanted, found) for mistake in unheard]
-    elif found.name and (goal := read.get("keep_best")):
-        why = wrong_metric(goal, known_metrics(found))
-        mistakes += [placed(f"keep_best={goal}: {why}", wanted, found)] if why else []
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in sorted(fields.FOR_SCRIPTS)
@@ -157,23 +150,9 @@ def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping
 NO_VALIDATION = "the job has no validation data, as create_validation_data() gives it"
 
 
-def has_no_validation(job: Job, code: Code | None) -> bool:
-    """Whether a job has no validation data for sure: nothing that is sent with it mentions any, or it is a ready job.
-
-    Raises:
-        OrderError: a file of the job's can't be read.
-    """
-    if job.file is None:
-        return b"create_validation_data" not in ready_file(job).read_bytes()
-    names = {"create_validation_data", "validation_data"}
-    return code is not None and not job.is_open and not names & code.words.keys()
-
-
-def known_metrics(job: Job) -> frozenset[str] | None:
-    """The metrics of a job's validation, see :func:`metrics_of`; raises OrderError if its file can't be read."""
-    file = job.file or ready_file(job)
-    text = outline(parsed(file, str(file)))
-    return metrics_of(text, job.name if job.file is not None else text.jobs()[0])
+def has_no_validation(job: Job) -> bool:
+    """True for a ready job without validation data."""
+    return job.file is None and bool(job.name) and b"create_validation_data" not in ready_file(job).read_bytes()
 
 
 def ready_file(job: Job) -> Path:
@@ -194,21 +173,6 @@ def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
         hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
         raise ChangesError(tuple(mistakes), hint=hint)
     return wanted
-
-
-def misspelt(wanted: Iterable[str], code: Code) -> Iterator[str]:
-    """Of settings for a job of which only its host knows all: those that are none for sure.
-
-    They are near the name of one of ours, or its initials, and nothing that is sent with the job mentions them.
-
-    Raises:
-        OrderError: a file of the job's can't be read.
-    """
-    known = fields.names()
-    for name in wanted:
-        near = kinds.nearest(name, known, alike=_ALIKE)
-        if name not in known and near and name not in code.words:
-            yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near!r}?"
 
 
 def parse_settings(pairs: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
@@ -277,40 +241,17 @@ def chosen_by(job: Job) -> Mapping[str, Any]:
     return text.configs[0][1] if len(text.configs) == 1 and len(text.jobs()) == 1 else {}
 
 
-def rest_of(job: Job, code: Code | None) -> Mapping[str, Any]:
-    """What is known of a job's settings beside those that are given; of others only its host knows the value.
-
-    One that no file of the job's mentions has its default, and one that a single place of them mentions, in the only
-    ``TrainingConfig``, has the value that stands there.
-
-    Raises:
-        OrderError: a file can't be read.
-    """
-    usual = {**fields.defaults(), **fields.OF_ORDERS}
-    if job.name in READY_JOBS and job.file is None:
-        return {**usual, **chosen_by(job)}
-    if code is None or job.is_open:
+def rest_of(job: Job) -> Mapping[str, Any]:
+    """The settings that a ready job has beside those that are given; of others only the host knows them."""
+    if job.file is not None or not job.name:
         return {}
-    chosen = {name: value for name, value in chosen_by(job).items() if code.words[name] == 1}
-    return {name: value for name, value in (usual | chosen).items() if name in chosen or not code.words[name]}
+    return {**fields.defaults(), **fields.OF_ORDERS, **chosen_by(job)}
 
 
-def without_effect(job: Job, code: Code | None, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
-    """Of the settings of a sweep's trials those that have no effect for sure, and why.
-
-    Raises:
-        OrderError: the job's file can't be read.
-    """
-    values = {
-        name: value for name, value in fields.values_of(settings, rest_of(job, code)).items() if name not in swept
-    }
-    found = dict(idle(values))
-    if job.file is not None:
-        text = outline(parsed(job.file, str(job.file)))
-        for name, function in ASKED_BY.items():
-            if text.leaves_out(job.name, function, name):
-                found[name] = not_asked_for(name)
-    return found
+def without_effect(job: Job, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
+    """Of the settings of a sweep's trials those that have no effect for sure, and why."""
+    read = fields.values_of(settings, rest_of(job))
+    return dict(idle({name: value for name, value in read.items() if name not in swept}))
 
 
 def own_hints(job: Job) -> dict[str, Any]:
@@ -355,3 +296,49 @@ def _only_job(found: Outline, path: str) -> str:
         (f"{path} has no job that its text shows",),
         hint=f"{WHAT_A_JOB_IS}. If one is among these, name it as {path}:Name: {names}" if names else WHAT_A_JOB_IS,
     )
+
+
+OURS = {
+    "start": "`hetero-tui up` starts the cluster",
+    "up": "`hetero-tui up` starts the cluster",
+    "stop": "`hetero-tui down` ends the cluster; `ray stop` would end every Ray of this user on the head",
+    "down": "`hetero-tui down` ends the cluster",
+    "attach": "that is of Ray's cluster launcher; `ssh` opens a shell on the head",
+}
+"""Commands of Ray's that are not run, and what does it instead."""
+
+
+def read_script(path: str, arguments: Sequence[str] = (), paths: Sequence[str] = ()) -> Order:
+    """The order that a script, its own arguments and the files that go with it make.
+
+    Raises:
+        OrderError: with every mistake at once.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file() or file.suffix != ".py":
+        beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        cause = f"{path} is not a Python file" if file.exists() else f"no file {path}"
+        raise OrderError((cause + meant(f"{file.stem}.py", beside),), hint="name a script: FILE.py")
+    parsed(file, path)
+    return Order(Job("", file), {}, collect(file, paths), tuple(arguments))
+
+
+def refuse_ours(words: Sequence[str]) -> None:
+    """Raise UsageError for those of Ray's commands that start or end clusters."""
+    before = ""
+    for word in words:
+        if word in OURS:
+            raise UsageError(f"`ray {word}` is not for a cluster of ours", step="ray", hint=OURS[word])
+        if not word.startswith("-") and not before.startswith("-"):
+            return  # the command; a word after an option may be that option's value
+        before = word
+
+
+async def rays_output(transport: Transport, cluster: str, words: Sequence[str]) -> AsyncGenerator[HostText]:
+    """Lines of Ray's command line on the head, as they come; raises HostError if it fails."""
+    command = agent.words(cluster, "raw_ray", "command", "--folder", agent.home_folder(cluster), "--", *words)
+    # What Ray says of an error comes in its place among the rest.
+    both = ["sh", "-c", 'exec "$@" 2>&1', "sh", *command]
+    async with transport.stream(both, step="ray", silence=deadlines.RAYS_COMMAND) as lines:
+        async for line in lines:
+            yield line

@@ -44,7 +44,7 @@ class Outline:
 
     def verdict(self, name: str) -> tuple[Verdict, str]:
         """Whether that name of the module is a job; the text says why it is none."""
-        value = self._made(self.values.get(name))
+        value = self.values.get(name)
         if isinstance(value, ast.ClassDef):
             return self._of_class(value, name)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -63,14 +63,12 @@ class Outline:
     def jobs(self) -> tuple[str, ...]:
         """The names that are jobs for sure, in their order; a class of which an object is among them is left out."""
         found = [name for name in self.values if not name.startswith("_") and self.verdict(name)[0] == "job"]
-        made = {
-            _last_name(value.func) for name in found if isinstance(value := self._made(self.values[name]), ast.Call)
-        }
+        made = {_last_name(value.func) for name in found if isinstance(value := self.values[name], ast.Call)}
         return tuple(name for name in found if name not in made)
 
     def settings(self, name: str) -> tuple[tuple[OwnSetting, ...], bool]:
         """The job's own settings as far as the text says, and whether it may have others."""
-        value = self._made(self.values.get(name))
+        value = self.values.get(name)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
             value = self.values.get(value.func.id)
         if not isinstance(value, ast.ClassDef):
@@ -97,34 +95,6 @@ class Outline:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ), False
 
-    def leaves_out(self, name: str, function: str, setting: str) -> bool:
-        """Whether a job's own function with ``(..., config)`` is there, and for sure does not read this setting.
-
-        The job is a class, or a DistributedTrainer, whose model factory has the function.
-        """
-        factory = self.factory(name)
-        own = factory.body if factory is not None else []
-        found = [node for node in own if isinstance(node, ast.FunctionDef) and node.name == function]
-        if len(found) != 1 or found[0].decorator_list or found[0].args.vararg or found[0].args.kwarg:
-            return False
-        config = [node.arg for node in found[0].args.args][-1:]
-        reads = [node for node in ast.walk(found[0]) if isinstance(node, ast.Attribute)]
-        read = {node.attr for node in reads if isinstance(node.value, ast.Name) and node.value.id in config}
-        count = sum(isinstance(node.value, ast.Name) and node.value.id in config for node in reads)
-        # Where it is handed on, others may read it.
-        is_handed_on = count < sum(isinstance(node, ast.Name) and node.id in config for node in ast.walk(found[0]))
-        return not is_handed_on and setting not in read
-
-    def factory(self, name: str) -> ast.ClassDef | None:
-        """The class that has a job's functions: its own, or its DistributedTrainer's model factory's; None: unknown."""
-        value = self._made(self.values.get(name))
-        if isinstance(value, ast.Call) and _last_name(value.func) == TRAINER:
-            factory = next((word.value for word in value.keywords if word.arg == "model_factory"), None)
-            value = self.values.get(factory.id) if isinstance(factory, ast.Name) else factory
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            value = self.values.get(value.func.id)
-        return value if isinstance(value, ast.ClassDef) else None
-
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""
         return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))
@@ -134,7 +104,7 @@ class Outline:
 
         None: it is there, and is no list of words that the text shows.
         """
-        value = self._made(self.values.get(name))
+        value = self.values.get(name)
         made = self.values.get(_last_name(value.func)) if isinstance(value, ast.Call) else value
         found: ast.AST | None = self.values.get("requirements")
         while isinstance(made, ast.ClassDef):
@@ -153,18 +123,6 @@ class Outline:
         if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
             return None
         return tuple(words)
-
-    def _made(self, value: ast.AST | None) -> ast.AST | None:
-        """What a call of a function of this file gives, as far as the text shows; any other value is itself."""
-        for _ in range(_MOST_HELPERS):
-            if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
-                return value
-            helper = self.values.get(value.func.id)
-            given = _returned(helper) if isinstance(helper, ast.FunctionDef) else None
-            if given is None:
-                return value
-            value = given
-        return value
 
     def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:
         members, is_known = self.members(definition, frozenset())
@@ -198,40 +156,6 @@ class Outline:
 
 _HINTS: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 """Kinds of settings that a text names; of others, such as ``Annotated[...]``, the host says what they may be."""
-
-
-_MOST_HELPERS = 8
-"""Functions that call one another to make a job; each may call itself."""
-
-
-def _returned(helper: ast.FunctionDef) -> ast.Call | None:
-    """The call of a name of the module that a function returns, where all of its text shows that; None: it does not."""
-    body = list(own_nodes(helper))
-    returned = [node.value for node in body if isinstance(node, ast.Return)]
-    bound = [(name, value) for node in body if isinstance(node, ast.stmt) for name, value in _bindings(node)]
-    is_plain = not helper.decorator_list and not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in body)
-    is_changed = any(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del) for node in body)
-    if len(returned) != 1 or not is_plain or is_changed:
-        return None
-    given: ast.AST | None = returned[0]
-    if isinstance(given, ast.Name):
-        values = [value for name, value in bound if name == given.id]
-        given = values[0] if len(values) == 1 else None
-    if not isinstance(given, ast.Call) or not isinstance(given.func, ast.Name):
-        return None
-    arguments = {node.arg for node in ast.walk(helper.args) if isinstance(node, ast.arg)}
-    is_local = given.func.id in arguments | {name for name, _ in bound}
-    return None if is_local else given
-
-
-def own_nodes(helper: ast.FunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function that run when it is called: not those in functions and classes within it."""
-    waiting: list[ast.AST] = list(helper.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
 
 
 def _default(value: ast.expr | None) -> str:
@@ -279,13 +203,6 @@ def _statements(body: Iterable[ast.stmt], runs: bool = True) -> Iterator[tuple[a
                     yield from _statements([part], runs and not (is_main and field == "body"))
                 else:  # an except clause, or a case
                     yield from _statements(part.body, runs)
-
-
-def only_in_scripts(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements under ``if __name__ == "__main__":``, which do not run where the file is imported."""
-    for statement in tree.body:
-        if isinstance(statement, ast.If) and _asks_for_main(statement.test):
-            yield from statement.body
 
 
 def _asks_for_main(test: ast.expr) -> bool:

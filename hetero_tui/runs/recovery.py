@@ -17,11 +17,11 @@ from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, RunError
 from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
-from hetero_tui.planning.failover import holders
-from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives, taken_over
+from hetero_tui.planning.cluster import holders
+from hetero_tui.runs.failover import Formed, form_anew, refuse_if_head_lives
 from hetero_tui.runs.listing import START_ANEW, find_among, list_copies, live_run, refuse_if_stopped, told_best, way_on
 from hetero_tui.runs.resume import refuse_if_done, refuse_without_checkpoint, resume
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import Seen
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -94,13 +94,9 @@ class FleetRecovery:
         fleet.emit(events.HostLost(host=head, cause=cause))
         self._notice(f"the head is lost; {run} goes on on another host as soon as there is a new one")
         others = {name: link for name, link in fleet.transports.items() if name != head}
-        # Who started the cluster forms it anew; a laptop that only looks on gives that one time for it.
-        patience = 0.0 if fleet.ledger.entries() else deadlines.STEP_ASIDE
-        there = await taken_over(fleet.cluster, others, run, patience)
-        if there is None:
-            async with self._working("failing over"), fleet.alone("resume", others):
-                await self._survey(run, others)
-                there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
+        async with self._working("failing over"), fleet.alone("resume", others):  # another laptop may do the same
+            await self._survey(run, others)
+            there = await self._form_anew(run, others, lambda: self._resume_unless_another_did(run, cause, seen))
         self._moved(there)
         self._take_back(head)
         return there

@@ -10,10 +10,10 @@ from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, HostError, RunError
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
-from hetero_tui.planning.failover import holders
+from hetero_tui.planning.cluster import holders
 from hetero_tui.runs.launch import specification, start_coordinator
 from hetero_tui.runs.listing import START_ANEW, find_among, list_copies, told_best, with_silent
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import Seen
 from hetero_tui.text import last_lines
 from remote_agent import protocol
 from remote_agent.settings import GOALS

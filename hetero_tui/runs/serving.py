@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hetero_tui import answers, deadlines
 from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
-from hetero_tui.planning.failover import holders
+from hetero_tui.planning.cluster import holders
 from hetero_tui.runs.listing import find_among, list_copies, told_best
 from hetero_tui.runs.weights import refuse_without
 from hetero_tui.text import HostText, last_lines

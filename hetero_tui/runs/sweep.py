@@ -14,14 +14,11 @@ from typing import Any, get_args, get_origin
 
 from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
-from hetero_tui.runs.metrics import mistake as wrong_metric
 from hetero_tui.runs.order import (
     NO_VALIDATION,
     Job,
     Order,
     has_no_validation,
-    known_metrics,
-    misspelt,
     own_hints,
     parse_job,
     parse_settings,
@@ -103,7 +100,7 @@ def read_sweep(
     own: Mapping[str, Any] = own_hints(named) if named is not None else {}
     known = {**own, **fields.hints()}
     given = order.settings if order is not None else parse_settings(pairs)[0]
-    rest = rest_of(order.job, order.code) if order is not None else {}
+    rest = rest_of(order.job) if order is not None else {}
     found: dict[str, Parameter] = {}
     wrong: list[str] = []
     for text in parameters:
@@ -116,8 +113,6 @@ def read_sweep(
             continue
         ends = parameter.choices or (parameter.at(0.0), parameter.at(1.0))
         if order is not None:
-            if order.job.is_open and order.code is not None:
-                wrong += [f"--param {mistake}" for mistake in misspelt([parameter.name], order.code)]
             said = [
                 mistake
                 for end in ends
@@ -130,15 +125,13 @@ def read_sweep(
                 )
             ]
             wrong += [f"--param {text}: {mistake}" for mistake in dict.fromkeys(said)]
-            why = without_effect(order.job, order.code, given, swept).get(parameter.name)
+            why = without_effect(order.job, given, swept).get(parameter.name)
             wrong += [f"--param {text}: has no effect: {why}"] if why and not said else []
     if fields.values_of(given).get("shards", 0) > 1:
         mistakes.append(f"--set shards={given['shards']}: {NOT_SWEPT['shards']}")
-    if order is not None and has_no_validation(order.job, order.code):
+    if order is not None and has_no_validation(order.job):
         wrong += [f"--param {name}: {NO_VALIDATION}" for name in fields.OF_VALIDATION if name in found]
         mistakes += [f"--by {metric}: {NO_VALIDATION}"] if goal.metric != "loss" else []
-    elif order is not None and goal.metric != "loss" and (why := wrong_metric(metric, known_metrics(order.job))):
-        mistakes.append(f"--by {metric}: {why}")
     if not parameters:
         wrong.append("there is no --param: nothing differs between the trials")
     if "batch_size" in found and "epochs" not in given:

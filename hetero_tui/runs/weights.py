@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import fcntl
-import os
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from hetero_tui import deadlines, output_place
@@ -78,10 +76,7 @@ async def fetch_weights(
 async def _bring(
     transport: Transport, cluster: str, words: tuple[str, ...], found: protocol.Exported, path: Path, *, is_single: bool
 ) -> None:
-    """Write the files of an export to ``path``, all at once when all are here; raises as :func:`fetch_weights` does.
-
-    Two exports to one place would else leave some files of each there, and so would one that is ended.
-    """
+    """Write the files of an export to ``path``, all at once when all are here; raises as :func:`fetch_weights` does."""
     if not is_single:
         refuse_others(path, found.files)
     drafts: dict[Path, Path] = {}
@@ -99,9 +94,8 @@ async def _bring(
                         file.write(base64.b64decode(line.raw, validate=True))
             if draft.stat().st_size != size:
                 raise CommandFailed(transport.host, f"{name} came cut off", step=STEP, hint="export it again")
-        with _locked(path.parent if is_single else path):
-            for target, draft in drafts.items():
-                draft.replace(target)
+        for target, draft in drafts.items():
+            draft.replace(target)
     except binascii.Error:
         raise agent.refused(transport.host, protocol.ProtocolError("a file is no base64"), STEP) from None
     except OSError as error:
@@ -110,17 +104,6 @@ async def _bring(
     finally:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other export moves its files to this folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def refuse_without(summary: protocol.RunSummary, *, has: bool, step: str) -> None:

@@ -85,12 +85,6 @@ class Transport(Protocol):
     async def round_trip(self) -> float:
         """Seconds for one small question and answer over the open connection."""
 
-    async def shows_key_of(self, address: str, port: int | None) -> bool:
-        """Whether the host shows the key by which known_hosts knows that address: it is the same machine.
-
-        Raises HostError.
-        """
-
     def accept_offered_key(self, fingerprint: str | None = None) -> bool:
         """Trust, from now on, the key that was shown in HostKeyUnknown; false when none was, or another one.
 

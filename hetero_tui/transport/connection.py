@@ -7,12 +7,15 @@ hosts are dialled here, one by one, and not by asyncssh, so that their host keys
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import socket
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import asyncssh
 
@@ -21,9 +24,7 @@ from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.schema import Jump
 from hetero_tui.transport import failures, host_keys, identities
-from hetero_tui.transport.addresses import first_to_answer
 from hetero_tui.transport.host_keys import KnownKey, OfferedKey, Target, Verdict
-from hetero_tui.transport.logins import login_at
 
 STEP = "connect"
 _MAX_JUMPS = 8
@@ -38,12 +39,6 @@ class Dialled:
     place: failures.Place
     known_hosts: tuple[Path, ...]
     jumps: tuple[asyncssh.SSHClientConnection, ...] = ()
-
-    def shows_key_of(self, address: str, port: int) -> bool:
-        """Whether known_hosts has the server's key for that address too."""
-        key = self.connection.get_server_host_key()
-        known = host_keys.find(self.known_hosts, Target(address.lower(), port))
-        return any(entry.exact and not entry.marker and entry.key == key for entry in known)
 
     def close(self) -> None:
         """Close it and its jumps, the far end first."""
@@ -371,3 +366,64 @@ def _known_hosts(endpoint: Endpoint, options: asyncssh.SSHClientConnectionOption
     paths = [Path(name).expanduser() for name in names]
     home = Path.home() / ".ssh"
     return paths or [home / "known_hosts", home / "known_hosts2", Path("/etc/ssh/ssh_known_hosts")]
+
+
+AT_ONCE = 6
+
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, defaultdict[tuple[str, int], asyncio.Semaphore]]
+_servers = WeakKeyDictionary()
+
+
+def login_at(host: str, port: int) -> asyncio.Semaphore:
+    """What a login at this server is to hold, from the TCP connection on."""
+    servers = _servers.setdefault(asyncio.get_running_loop(), defaultdict(lambda: asyncio.Semaphore(AT_ONCE)))
+    return servers[(host, port)]
+
+
+HEAD_START = 0.3
+"""Seconds that an address has before the next one is tried as well."""
+
+
+async def first_to_answer(host: str, port: int, family: int = 0) -> socket.socket | None:
+    """A TCP connection to the address of ``host`` that answers first; None where there is but one, or none answers.
+
+    Raises:
+        OSError: the name can't be resolved.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    if len(found) < 2:
+        return None
+    tasks = [asyncio.create_task(_attempt(number * HEAD_START, *found[number])) for number in range(len(found))]
+    winner: socket.socket | None = None
+    try:
+        for task in asyncio.as_completed(tasks):
+            with contextlib.suppress(OSError):
+                winner = await task
+                return winner
+        return None
+    finally:
+        for each in tasks:
+            each.cancel()
+        await _close(tasks, winner)
+
+
+async def _attempt(
+    pause: float, family: int, kind: int, protocol: int, _: str, address: tuple[object, ...]
+) -> socket.socket:
+    await asyncio.sleep(pause)
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _close(tasks: Sequence[asyncio.Task[socket.socket]], winner: socket.socket | None) -> None:
+    """Close the connections that came second."""
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, socket.socket) and outcome is not winner:
+            outcome.close()

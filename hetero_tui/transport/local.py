@@ -59,10 +59,6 @@ class LocalTransport(CommandTransport):
         await asyncio.sleep(0)
         return time.perf_counter() - began
 
-    async def shows_key_of(self, address: str, port: int | None) -> bool:
-        """This computer has no host key."""
-        return False
-
     def accept_offered_key(self, fingerprint: str | None = None) -> bool:
         """This computer has no host key."""
         return False

@@ -19,7 +19,7 @@ from hetero_tui.transport import failures
 from hetero_tui.transport.commands import CommandTransport
 from hetero_tui.transport.connection import Attempt, Dialled, Dialler
 from hetero_tui.transport.failures import SSH_ERRORS
-from hetero_tui.transport.host_keys import DEFAULT_PORT, OfferedKey
+from hetero_tui.transport.host_keys import OfferedKey
 from hetero_tui.transport.ssh_command import SshCommand, command_line
 
 _MOST_CONNECTIONS = 8
@@ -56,18 +56,6 @@ class SshTransport(CommandTransport):
     async def connect(self) -> None:
         """Connect if not connected; callers at the same time share one attempt."""
         await self._connected()
-
-    async def shows_key_of(self, address: str, port: int | None) -> bool:
-        """Whether the host shows the key by which known_hosts knows that address: it is the same machine.
-
-        Raises:
-            HostError: it can't be reached.
-        """
-        dialled = await self._connected()
-        try:
-            return dialled.shows_key_of(address, port or DEFAULT_PORT)
-        except OSError as error:
-            raise failures.explain(error, dialled.place) from None
 
     def accept_offered_key(self, fingerprint: str | None = None) -> bool:
         """Trust, from now on, exactly the key that was shown in HostKeyUnknown; false when there is none.

@@ -49,7 +49,7 @@ class Actions(ViewActions):
         return "" if done else self._operations.failure
 
     def action_stop(self) -> None:
-        from hetero_tui.ui.screens.stop import StopScreen
+        from hetero_tui.ui.screens.questions import StopScreen
 
         if self._refused(guards.STOP):
             return
@@ -74,7 +74,7 @@ class Actions(ViewActions):
             self._operations.begin("resume", lambda: self._intents.resume(chosen))
 
     def action_key(self) -> None:
-        from hetero_tui.ui.screens.host_key import HostKeyScreen
+        from hetero_tui.ui.screens.questions import HostKeyScreen
 
         host = guards.offering(self._intents.state, self.main.hosts.rows.marked)
         if host is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
@@ -23,22 +22,18 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
-from hetero_tui.interrupted import half_way
+from hetero_tui.intents import BUSY, Opening, call_for, half_way
 from hetero_tui.text import plain
-from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed, remapped
+from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed
 from hetero_tui.ui.machine_actions import MachineActions
-from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
-from hetero_tui.ui.palette import PALETTES, preferred
-from hetero_tui.ui.plain import has_signs
+from hetero_tui.ui.palette import PALETTES, preferred, theme_of
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
-from hetero_tui.ui.terminal import choose_scroll_bars, enduring
-from hetero_tui.ui.theme import theme_of
+from hetero_tui.ui.terminal import enduring
 from hetero_tui.ui.view import Drawn, View
 
 _PASTED = 10_000
@@ -126,9 +121,9 @@ class HeteroApp(MachineActions):
         self._readonly = preferences.readonly
         self._calls = preferences.bell
         self._seen = self._intents.state
-        self._keys = (*remapped(KEYS, preferences.codes), *(() if chaos is None else (CHAOS,)))
-        self._allowed = allowed(remapped(KEYS, preferences.codes), readonly=self._readonly, recorded=self.recorded)
-        self._tutorial_keys = allowed(remapped((ADD, EDIT, DEMO), preferences.codes), readonly=self._readonly)
+        self._keys = (*KEYS, *(() if chaos is None else (CHAOS,)))
+        self._allowed = allowed(KEYS, readonly=self._readonly, recorded=self.recorded)
+        self._tutorial_keys = allowed((ADD, EDIT, DEMO), readonly=self._readonly)
         self._more_keys = allowed(() if chaos is None else (CHAOS,), readonly=self._readonly)
         for key in (*self._keys, *self._tutorial_keys):
             asks = key.action in ASKING
@@ -144,9 +139,6 @@ class HeteroApp(MachineActions):
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
-        is_plain = preferences.ascii or not has_signs(sys.__stderr__)  # Textual draws on stderr
-        self.set_class(is_plain, "plain")
-        choose_scroll_bars(plain=is_plain)
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------
@@ -267,7 +259,7 @@ class HeteroApp(MachineActions):
 
     def action_detach(self) -> None:
         """Leave; asks first if that cuts something off. :attr:`farewell` is printed where the screen was."""
-        from hetero_tui.ui.screens.leave import LeaveScreen
+        from hetero_tui.ui.screens.questions import LeaveScreen
 
         if isinstance(self.screen, LeaveScreen):
             self.screen.dismiss(True)  # the same key again is the answer

@@ -109,7 +109,7 @@ def ray_word(host: HostView) -> str:
     if host.state in IN_CLUSTER:
         return _RAY_WORDS[RayState.RUNNING]
     if host.state in (HostState.STARTING, HostState.RESTARTING, HostState.STOPPING):
-        return host.state.value
+        return host.state.words
     sample, sampled = host.sample, host.sampled
     if sample is None or sampled is None or sampled < (host.since or 0.0) or sample.ray is RayState.RUNNING:
         return ""
@@ -132,7 +132,7 @@ def state_words(host: HostView, now: float, width: int = 200, key_of: KeyOf = _n
 
 def _all_words(host: HostView, now: float, key_of: KeyOf) -> tuple[str, ...]:
     """The same in full, and shorter."""
-    word = host.state.value
+    word = host.state.words
     if host.offered_key is not None:
         return (f"new key: press {key_of('key')}" if key_of("key") else "new key",)
     back = key_of("bring_back")

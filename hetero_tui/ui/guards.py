@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.interrupted import ASKING, PROBING
+from hetero_tui.intents import ASKING, BUSY, PROBING
 from hetero_tui.state import HostView, RunView, State
 from hetero_tui.ui.draw.phases import how_it_starts
 from hetero_tui.ui.keys import without
-from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.view import View
 from remote_agent.states import RunState
 

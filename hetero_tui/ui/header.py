@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.interrupted import ASKING
+from hetero_tui.intents import ASKING
 from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import RunView, State
-from hetero_tui.ui.key_codes import CHARACTERS, TAKEN
 from remote_agent.states import RunState
 
 if TYPE_CHECKING:
     from remote_agent.protocol import RunSummary
+
+
+CHARACTERS = {
+    "question_mark": "?",
+    "slash": "/",
+    "colon": ":",
+    "exclamation_mark": "!",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
+}
+"""The characters of our keys by Textual's names for them."""
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
 VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs", LOGS: "Logs"}
@@ -27,7 +37,7 @@ class Key:
 
     Attributes:
         code: as Textual names it.
-        action: that it carries out, and its name in the settings file.
+        action: that it carries out.
         help: a sentence.
         said: for the line at the bottom; empty: the action's name.
         changes: whether it changes something on the machines, which ``--readonly`` refuses.
@@ -122,7 +132,7 @@ KEYS = (
     Key(
         code="a",
         action="add",
-        help="Add a machine, or those of ~/.ssh/config, to the inventory",
+        help="Add a machine to the inventory",
         changes=True,
         views=_in(FLEET),
     ),
@@ -175,7 +185,7 @@ CHAOS = Key(
     changes=True,
 )
 
-ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
+ADD = Key(code="a", action="add", help="Add a machine in a form", changes=True)
 EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
 DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
 
@@ -206,11 +216,6 @@ ASKING = frozenset(
 """Actions after which what is typed is for what they opened: they are carried out before the next key is looked at."""
 
 
-def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
-    """The keys with the codes that the settings file gives for some actions."""
-    return tuple(replace(key, code=codes[key.action]) if key.action in codes else key for key in keys)
-
-
 def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> tuple[Key, ...]:
     """What is left of the keys in an app that only shows, and of their views over a recording, which is asked nothing.
 
@@ -220,22 +225,6 @@ def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> t
     if recorded:
         kept = [replace(key, views=key.views - key.asks) for key in kept]
     return tuple(key for key in kept if key.views)
-
-
-def clashes(keys: Sequence[Key]) -> list[str]:
-    """A sentence for each pair of keys that would do two things in one view, and for each key that is taken."""
-    said = []
-    for index, key in enumerate(keys):
-        said += [
-            f"{key.key} is both {other.action} and {key.action}"
-            for other in keys[:index]
-            if key.code == other.code and key.views & other.views
-        ]
-        if key.code in {str(view) for view in VIEWS}:
-            said.append(f"{key.code} is the key of the view {VIEWS[int(key.code)]}")
-        if key.code in TAKEN:
-            said.append(f"{key.key} {TAKEN[key.code]}, so it can't be {key.action}")
-    return said
 
 
 def shown_keys(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import Level
 from hetero_tui.state import HostView
 from hetero_tui.ui import guards, outside
 from hetero_tui.ui.actions import Actions
@@ -15,7 +13,6 @@ from hetero_tui.ui.actions import Actions
 if TYPE_CHECKING:
     from hetero_tui.errors import HostKeyUnknown
     from hetero_tui.machines import Machines
-    from hetero_tui.ui.screens.import_machines import Say
     from hetero_tui.ui.screens.install import InstallOrder
     from hetero_tui.ui.screens.machine import MachineOrder
 
@@ -34,10 +31,7 @@ class MachineActions(Actions):
         machines = self._editable()
         if machines is None:
             return
-        known = machines.known_to_ssh()
-        elsewhere = (f"All {len(known)} of ~/.ssh/config", lambda: self._import(machines, known)) if known else None
-        begin = self._writer(machines, is_new=True)
-        self.push_screen(MachineScreen(self.view, machines, begin, elsewhere=elsewhere))
+        self.push_screen(MachineScreen(self.view, machines, self._writer(machines, is_new=True)))
 
     def action_edit(self) -> None:
         """A form for the marked machine; with no machines, or beside that form, the file in the user's editor."""
@@ -59,7 +53,7 @@ class MachineActions(Actions):
 
     def action_remove(self) -> None:
         """Take the marked machine out of the inventory; asks first."""
-        from hetero_tui.ui.screens.remove import RemoveScreen
+        from hetero_tui.ui.screens.questions import RemoveScreen
 
         host = self.main.hosts.rows.marked
         machines = self._editable()
@@ -131,49 +125,12 @@ class MachineActions(Actions):
         return carried_out
 
     async def _trusts(self, name: str, error: HostKeyUnknown) -> bool:
-        from hetero_tui.ui.screens.host_key import HostKeyScreen
+        from hetero_tui.ui.screens.questions import HostKeyScreen
 
         offering = HostView(name=name, address=error.host, offered_key=error.fingerprint, offered_by=error.endpoint)
         answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self.push_screen(HostKeyScreen(self.view, offering), answer.set_result)
         return bool(await answer)
-
-    def _import(self, machines: Machines, known: Sequence[str]) -> None:
-        from hetero_tui.ui.screens.import_machines import ImportScreen
-
-        async def begin(names: Sequence[str], say: Say) -> None:
-            await self._operations.carry_out("import", lambda: self._import_all(machines, names, known, say))
-
-        self.push_screen(ImportScreen(self.view, known, begin))
-
-    async def _import_all(self, machines: Machines, names: Sequence[str], known: Sequence[str], say: Say) -> None:
-        """Look at all at once, and write each as soon as it has answered; one key is asked about at a time.
-
-        ``known`` are Hosts of ~/.ssh/config as they are; another name may be a target that was typed.
-        """
-        from hetero_tui.machines import fields_of
-        from hetero_tui.ui.screens.machine import TARGET
-
-        asking = asyncio.Lock()
-
-        async def trusts(name: str, error: HostKeyUnknown) -> bool:
-            async with asking:
-                return await self._trusts(name, error)
-
-        async def add(alias: str) -> None:
-            try:
-                fields = {"address": alias} if alias in known else fields_of({TARGET: alias})
-                found = await machines.look(machines.free_name(alias), fields, trusts)
-                if found.error is not None and not found.can_be_used:
-                    say(alias, Level.BAD, f"not added: {found.error.cause}")
-                    return
-                name = machines.free_name(alias)  # another of the same name may have come first
-                machines.write(name, fields)
-                say(alias, Level.GOOD, f"added{f' as {name}' if name != alias else ''}: {found.words}")
-            except HeteroTuiError as error:
-                say(alias, Level.BAD, f"not added: {error}")
-
-        await asyncio.gather(*(add(name) for name in names))
 
     # --- Installing and checking --------------------------------------------------------------------------------------
 

@@ -15,11 +15,8 @@ REPLAY_KEYS = (
     Key(code="space", action="pause", help="Let the time stand still, or pass again"),
     Key(code="greater_than_sign", action="faster", help="Let the time pass twice as fast"),
     Key(code="less_than_sign", action="slower", help="Let the time pass half as fast"),
-    Key(code="right_square_bracket", action="forward", help="A twentieth further"),
-    Key(code="left_square_bracket", action="rewind", said="back", help="A twentieth back"),
 )
 QUIT_REPLAY = Key(code="q", action="detach", said="quit", help="Leave")
-SKIP = 0.05
 
 
 class ReplayApp(HeteroApp):
@@ -47,9 +44,3 @@ class ReplayApp(HeteroApp):
 
     def action_slower(self) -> None:
         self._replay.change_speed(-1)
-
-    def action_forward(self) -> None:
-        self._replay.skip(SKIP)
-
-    def action_rewind(self) -> None:
-        self._replay.skip(-SKIP)

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.interrupted import half_way
+from hetero_tui.intents import half_way
 from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
 from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt

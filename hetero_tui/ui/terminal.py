@@ -1,24 +1,11 @@
-"""The app's terminal: it may lack signs, and go away, as its window is closed, or its connection breaks."""
+"""The app's terminal, which goes away when its window is closed or its connection breaks."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 from textual.driver import Driver
-from textual.scrollbar import ScrollBar, ScrollBarRender
-
-
-class _OfWholeCells(ScrollBarRender):
-    """Scroll bars without the blocks at their ends, which a terminal without UTF-8 lacks."""
-
-    VERTICAL_BARS: ClassVar[list[str]] = [" "]
-    HORIZONTAL_BARS: ClassVar[list[str]] = [" "]
-
-
-def choose_scroll_bars(*, plain: bool) -> None:
-    """Textual has one kind of scroll bars for all widgets."""
-    ScrollBar.renderer = _OfWholeCells if plain else ScrollBarRender
 
 
 class Enduring:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import ClassVar, Protocol, runtime_checkable
 
-from hetero_tui.interrupted import RESUMING, TRAINING
+from hetero_tui.intents import RESUMING, TRAINING
 from hetero_tui.state import LogLine, RunView, State
 from hetero_tui.ui.header import script_under_way
 from hetero_tui.ui.keys import FLEET, KEYS, QUIT, Key

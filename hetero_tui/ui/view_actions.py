@@ -88,7 +88,7 @@ class ViewActions(App[None]):
             if marked is not None:
                 self._operations.begin("read run", lambda: self._open_run(marked))
             return
-        from hetero_tui.ui.screens.host import HostScreen
+        from hetero_tui.ui.screens.help import HostScreen
 
         host = self.main.hosts.rows.marked
         if host is None:
@@ -263,7 +263,7 @@ class ViewActions(App[None]):
             yield SystemCommand(word, f"View {number}", lambda number=number: self.call_later(self.action_view, number))
         state = self._intents.state
         for host in state.hosts:
-            yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
+            yield SystemCommand(host.name, f"Machine, {host.state.words}", lambda name=host.name: self._show_host(name))
         for run in reversed(state.listed_runs or ()):
             about = f"Run, {run.state}" + (f" {stands_at(run.state, run.step)}" if run.step and not run.script else "")
             yield SystemCommand(

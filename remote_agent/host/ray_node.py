@@ -6,7 +6,6 @@ passes a :data:`Pause`, which waits for some seconds and raises when the whole a
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
@@ -93,17 +92,6 @@ def head_silence(spec: NodeSpec) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-def has_address(address: str) -> bool:
-    """Whether an IP address is one of this machine's."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as candidate:
-        try:
-            candidate.bind((address, 0))
-        except OSError as error:
-            return error.errno != errno.EADDRNOTAVAIL
-    return True
 
 
 def await_join(folder: Path, record: ProcessRecord, pause: Pause) -> None:

@@ -40,14 +40,12 @@ KERNEL_PORTS = 2
 _KERNELS_RANGE = (49152, 65535)
 """Where nothing tells which ports the kernel gives: RFC 6335's, and macOS's."""
 
-FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
 SILENCE = 60.0
 """Seconds without a line after which the laptop is gone: a connection whose address is gone stays open for hours."""
 
 _PIECE = 1 << 18
 _SETTLING = 0.3  # seconds of a transfer that do not count: TCP finds the link's rate
-_PAUSE = 0.05  # seconds until a connection is tried again that found no file free
 _WORD_BYTES = 16
 _EXTRA_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 
@@ -109,16 +107,11 @@ def active_firewall(path: str, root: Path = Path("/")) -> str:
 
 async def attempt(address: str, port: int, word: str, seconds: float) -> str:
     """What became of one connection: empty where it led to the process with that word."""
-    ends = time.monotonic() + seconds
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
     except TimeoutError:
         return NO_ANSWER
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # `ulimit -n`: others will be done in a moment
-            await asyncio.sleep(_PAUSE)
-            left = ends - time.monotonic()
-            return await attempt(address, port, word, left) if left > 0 else FEW_FILES
         if error.errno == errno.ECONNREFUSED:
             return REFUSED
         return NO_ROUTE if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES) else str(error)

@@ -11,8 +11,7 @@ machine has joined, so it takes charge of a Ray that runs, its own child or not.
 A cluster that has been gone for an hour does not come back by itself: the laptop was lost, or its `down` did not reach
 this machine. Then it becomes ``node stop``, which leaves nothing behind but environment, runs and logs.
 
-A machine that the network has given another address can't join with that by itself: `up`, or an attached laptop, has it
-join. Where its folder was deleted, the supervisor ends with its Ray, and both of these start them anew.
+Where its folder was deleted, the supervisor ends with its Ray, and `up` or an attached laptop starts them anew.
 
 A head is not started again: an empty one would answer as if the run had never been. The supervisor says so, ends the
 coordinators, which can do nothing without it, and ends itself: the laptop forms the cluster anew and the run goes on.
@@ -95,8 +94,6 @@ class Supervisor:
         self._signals = signals
         self._state = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
-        self._had_address = ray_node.has_address(spec.node_address)  # not where a router translates it
-        self._moved = f"this machine's address is not {spec.node_address} any more"
         self._own = processes.read_record(folder, layout.SUPERVISOR)
         self._ray = processes.read_record(folder, layout.RAY)
         self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
@@ -168,15 +165,11 @@ class Supervisor:
                 looked = self._clock()
                 silence = self._silence()
                 if not silence:
-                    if self._has_moved():
-                        return self._moved  # Ray itself would notice after many minutes
                     cut_off_since = None
                 elif cut_off_since is None:  # one look never decides: this process may have been stopped during it
                     cut_off_since = looked
                 elif self._clock() - cut_off_since >= deadlines.CUT_OFF_SECONDS:
                     self._attempt = 0  # the network's fault, not Ray's: the first attempt comes once the head answers
-                    if self._has_moved():  # asked only now: a cable that is out for a moment may take the address away
-                        return self._moved
                     is_head = self._spec.role == "head"
                     what = "Ray's control store did not answer" if is_head else "the head was out of reach"
                     return f"{what} for {deadlines.CUT_OFF_SECONDS:.0f} s: {silence}"
@@ -186,10 +179,6 @@ class Supervisor:
             with suppress(ChildProcessError):  # a Ray that `node start` started is not a child of this process
                 os.waitpid(record.pid, os.WNOHANG)
         return ray_command.explain_end(ray_node.said(record))
-
-    def _has_moved(self) -> bool:
-        """Whether the network has given this machine another address."""
-        return self._had_address and not ray_node.has_address(self._spec.node_address)
 
     def _ray_ended(self, cause: str) -> None:
         now = time.time()
@@ -231,28 +220,23 @@ class Supervisor:
         return record
 
     def _await_head(self) -> None:
-        """Return as soon as the head answers, and this machine has the address at which the others know it.
+        """Return as soon as the head answers.
 
         Raises:
-            ClusterGone: that was not so for an hour.
+            ClusterGone: it has not for an hour.
         """
         pause = deadlines.HEAD_POLL_SECONDS
         ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
-        while (silence := self._silence()) or self._has_moved():
-            if silence:
-                where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
-                self._explain(
-                    f"the head's Ray at {where} can't be reached from this machine: {silence}",
-                    "it joins by itself once the head answers; `down` ends that",
-                )
-            else:  # only the laptop can make a certificate for another address
-                self._explain(self._moved, "run `up`: it joins with the address that it has now", supervision.ENDED)
+        while silence := self._silence():
+            where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
+            self._explain(
+                f"the head's Ray at {where} can't be reached from this machine: {silence}",
+                "it joins by itself once the head answers; `down` ends that",
+            )
             if self._clock() >= ends:
                 raise ClusterGone
             self._pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
-        if self._state.phase == supervision.ENDED:
-            self._say(replace(self._state, phase=supervision.RESTARTING))
 
     def _silence(self) -> str:
         """Why the head does not answer, if it does not; the cluster's own network, where it has one, is up for that."""
@@ -270,11 +254,11 @@ class Supervisor:
         self._explain(cause, hint)
         self._say(replace(self._state, failures=self._state.failures + 1))
 
-    def _explain(self, cause: str, hint: str, phase: str = supervision.RESTARTING) -> None:
+    def _explain(self, cause: str, hint: str) -> None:
         """Say why Ray is not back yet; the log names a cause once and not at every attempt."""
-        if (self._state.phase, self._state.cause, self._state.hint) != (phase, cause, hint):
+        if (self._state.cause, self._state.hint) != (cause, hint):
             _log(cause)
-            self._say(replace(self._state, phase=phase, cause=cause, hint=hint))
+            self._say(replace(self._state, phase=supervision.RESTARTING, cause=cause, hint=hint))
 
     def _say(self, state: Supervision) -> None:
         self._state = state

@@ -28,7 +28,6 @@ from torch.nn import functional
 
 from remote_agent import wording
 from remote_agent.errors import first_line
-from remote_agent.host.model_files import ENDINGS, OTHER_FORMS
 from remote_agent.job_settings import LanguageModel
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
@@ -39,6 +38,12 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 UNQUANTIZED = "name the folder of the model in float32 or bfloat16; quantize=nf4 makes four bits of it"
 
 DAMAGED = "copy the folder again: a file of weights is cut off or damaged"
+
+ENDINGS = (".jsonl", ".txt")
+"""Of files with texts."""
+
+OTHER_FORMS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+"""Of weights that are not read."""
 
 _INTEGERS = ("I", "U", "BOOL")
 """How safetensors begin the names of types that are no weights."""

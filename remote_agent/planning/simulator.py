@@ -83,8 +83,6 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
         terms=terms,
         busy_s={name: slower * each for name, each in found.busy_s.items()},
         link_s=min(found.link_s, seconds),
-        joules=_of_all([host.watts for host in survey.hosts]) * seconds,
-        price=_of_all([host.price for host in survey.hosts]) * seconds / 3600,
     )
     return dataclasses.replace(found, bound=found.limit)
 
@@ -95,11 +93,6 @@ def tried(survey: Survey, way: Way) -> Prediction | None:
         return predict(survey, way)
     except DoesNotFit:
         return None
-
-
-def _of_all(values: Sequence[float]) -> float:
-    """Their sum; 0 if one of them is not known."""
-    return sum(values) if all(values) else 0.0
 
 
 # --- Where a step is one batch ---------------------------------------------------------------------------------------

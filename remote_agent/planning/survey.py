@@ -68,8 +68,6 @@ class Host:
         memory: bytes that are free for a shard; None: not known.
         reachable: all others can connect to it; if not, it holds no shard.
         computer: hosts of one computer have no network between them; empty: not known.
-        watts: that it takes while it trains; 0: not known.
-        price: of an hour; 0: not known.
     """
 
     name: str
@@ -85,8 +83,6 @@ class Host:
     memory: int | None = None
     reachable: bool = True
     computer: str = ""
-    watts: float = 0.0
-    price: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -97,8 +97,6 @@ class Prediction:
         bound: what limits it, in words.
         link_s: seconds that the busiest link is at work.
         link: which one that is.
-        joules: of energy; 0: not known.
-        price: of the step; 0: not known.
     """
 
     way: Way
@@ -110,8 +108,6 @@ class Prediction:
     bound: str = ""
     link_s: float = 0.0
     link: str = ""
-    joules: float = 0.0
-    price: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -15,7 +15,6 @@ from remote_agent.protocol import (
     FOLLOW_FILE_SHORTER,
     FOLLOW_NO_FILE,
     FOLLOW_PROCESS_GONE,
-    READER_SILENT,
     CheckpointSaved,
     History,
     Step,
@@ -39,15 +38,6 @@ def test_lines_are_printed_from_the_offset_and_as_they_are_written_until_the_fin
         file.write(FINAL[10:] + b"after the end\n")
     assert process.stdout.read() == FINAL
     assert process.wait(30) == 0
-
-
-def test_half_a_line_is_never_printed(agent_stream, tmp_path, folder):
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"seq":1}\n{"se')
-    process = agent_stream("follow", str(path), "--process-folder", str(folder), "--process-name", "run-gone")
-
-    assert process.stdout.read() == b'{"seq":1}\n'
-    assert process.wait(30) == FOLLOW_PROCESS_GONE
 
 
 def test_a_run_that_dies_without_a_word_ends_the_stream_with_its_last_line(
@@ -101,22 +91,6 @@ def test_the_stream_ends_when_the_process_that_started_it_is_killed(agent_enviro
         assert process_table.find(child) is not None
         parent.kill()
     wait_until(lambda: process_table.find(child) is None, 30)
-
-
-def test_a_reader_that_sends_no_more_signs_of_life_is_gone(monkeypatch):
-    reading, writing = os.pipe()
-    monkeypatch.setattr(stream, "_STDIN", reading)
-    monkeypatch.setattr(deadlines, "READER_SILENCE_SECONDS", 0.05)
-    lines = LineStream()
-    lines.wait(0.1)  # it may be one that never sends any
-    os.write(writing, b"\n")
-    time.sleep(0.1)  # this process was stopped: the sign of life has come meanwhile
-    lines.wait(0.0)
-    with pytest.raises(SystemExit) as ended:
-        lines.wait(0.1)
-    assert ended.value.code == READER_SILENT
-    os.close(reading)
-    os.close(writing)
 
 
 def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
@@ -197,11 +171,3 @@ def test_a_run_that_goes_on_is_caught_up_with_by_few_of_its_steps_and_then_read_
     with path.open("a") as file:
         file.write(f"{step(1001)}\n{step(1002)}\n")
     assert [process.stdout.readline().decode().rstrip() for _ in range(3)] == [*map(step, (1000, 1001, 1002))]
-
-
-def test_the_last_word_of_a_run_that_is_caught_up_with_ends_the_stream(agent_stream, tmp_path):
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b"".join(f"{step(number)}\n".encode() for number in (1, 2)) + FINAL + b"after the end\n")
-    process = agent_stream("follow", str(path), "--most-steps", "10")
-    assert process.stdout.read().splitlines()[-1] == FINAL.rstrip()
-    assert process.wait(30) == 0

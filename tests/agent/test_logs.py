@@ -1,6 +1,5 @@
 """A run's logs on one machine: lines in the order of their times, errors of Ray among them, and nothing twice."""
 
-import os
 import subprocess
 import sys
 import time
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent.log_lines import rays_errors, stamp, stamped
-from remote_agent.logs import MAX_LENGTH, Reader
+from remote_agent.logs import Reader
 from remote_agent.protocol import LogLine, decode
 
 RUN = "digits-1"
@@ -75,15 +74,6 @@ def test_all_logs_of_a_run_are_merged_by_time_and_what_is_not_its_own_only_while
     ]
 
 
-def test_a_line_without_end_is_cut_and_those_around_it_are_shown(tmp_path: Path) -> None:
-    own(tmp_path, "cpu", f"{stamp(1)} a", f"{stamp(2)} {'x' * 5_000_000}", f"{stamp(3)} c")
-    assert [(at, text[:1], len(text)) for at, _, text in shown(Reader(tmp_path, RUN, 0.0, 50.0))] == [
-        (1, "a", 1),
-        (2, "x", MAX_LENGTH),
-        (3, "c", 1),
-    ]
-
-
 def test_a_machine_that_had_no_part_in_the_run_shows_nothing(tmp_path: Path) -> None:
     written(tmp_path, "logs/supervisor.log", f"{stamp(25)} Ray ended")
     assert shown(Reader(tmp_path, RUN, 0.0, 50.0)) == []
@@ -117,14 +107,3 @@ def test_the_command_prints_what_is_there_and_follows_until_the_process_is_gone(
     first, *rest = done.stdout.split("\n")
     assert decode(LogLine, first) == LogLine(time=10.0, process="coordinator", line="run_started")
     assert rest == ([""] if not follow else ["", ""])
-
-
-def test_a_pipe_in_place_of_a_log_is_passed_over(tmp_path: Path) -> None:
-    own(tmp_path, "coordinator", f"{stamp(10)} run_started")
-    os.mkfifo(tmp_path / f"runs/{RUN}/cpu.log")
-    script = (
-        "import sys; from pathlib import Path; from remote_agent.logs import Reader;"
-        " print(len([*Reader(Path('.'), sys.argv[1], 0.0, 50.0).new()]))"
-    )
-    command = [sys.executable, "-c", script, RUN]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=15).stdout == "1\n"

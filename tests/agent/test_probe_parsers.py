@@ -29,50 +29,9 @@ def test_memory_that_nvidia_does_not_tell_is_unknown_and_not_zero(missing):
     assert gpu["name"] == "NVIDIA GB10"
 
 
-def test_a_jetsons_gpu_has_no_memory_of_its_own_and_no_uuid():
-    """JetPack 6: https://forums.developer.nvidia.com (nvidia-smi shows ``Orin (nvgpu)`` and N/A for all else)."""
-    (gpu,) = probe.parse_nvidia_query("0, Orin (nvgpu), [N/A], 540.4.0, [N/A], 8.7\n")
-    assert (gpu["name"], gpu["driver"], gpu["capability"]) == ("Orin (nvgpu)", "540.4.0", "8.7")
-    assert gpu["memory_bytes"] is None
-    assert probe.with_instances([gpu], {}) == [gpu]
-
-
 @pytest.mark.parametrize("text", ["", "\n", "No devices were found\n", "garbage", "a, b, c, d, e\n", "\x00\xff"])
 def test_nvidia_output_without_gpus_has_none(text):
     assert probe.parse_nvidia_query(text) == []
-    assert probe.parse_nvidia_list(text) == {}
-
-
-def test_a_gpu_that_is_cut_into_instances_is_replaced_by_them():
-    gpus = probe.parse_nvidia_query(
-        "0, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-11111111-aaaa\n"
-        "1, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-22222222-bbbb\n"
-    )
-    instances = probe.parse_nvidia_list(
-        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-11111111-aaaa)\n"
-        "  MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)\n"
-        "  MIG 1g.5gb      Device  1: (UUID: MIG-28ad92cb-fcd3-5dc1-a3b5-96b0b3a6f1aa)\n"
-        "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)\n"
-    )
-    found = probe.with_instances(gpus, instances)
-    assert [(gpu["index"], gpu["name"]) for gpu in found] == [
-        (0, "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
-        (1, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
-        (2, "NVIDIA A100-SXM4-40GB"),
-    ]
-    assert found[0]["memory_bytes"] == 20 * GIB
-    assert found[0]["uuid"].startswith("MIG-c7384736")
-    assert "unusable" not in found[0]
-    why = f"CUDA shows a process one MIG instance only, here NVIDIA A100-SXM4-40GB MIG 3g.20gb, {found[0]['uuid']}"
-    assert [gpu.get("unusable") for gpu in found[1:]] == [why, why], "nor a whole one beside it"
-
-
-def test_the_one_mig_instance_that_cuda_shows_is_the_first_device_also_beside_a_whole_gpu():
-    gpus = [probe.accelerator("cuda", index, "A100", None, uuid=f"GPU-{index}") for index in (0, 1)]
-    first, second = probe.with_instances(gpus, {"GPU-1": [("7g.40gb", "MIG-1")]})
-    assert (first["index"], first["uuid"], first.get("unusable")) == (0, "MIG-1", None)
-    assert (second["index"], second["uuid"]) == (1, "GPU-0")
-    assert second["unusable"]
 
 
 AMD_STATIC = [
@@ -113,12 +72,6 @@ def test_amd_gpus_from_amd_smi(wrap):
         "6.8.5",
         None,
     )
-
-
-def test_amd_sizes_written_with_their_unit_are_understood():
-    static = [{"gpu": 0, "asic": {"market_name": "MI210"}, "vram": {"size": "65520 MB"}, "driver": {}}]
-    (gpu,) = probe.parse_amd_smi(json.dumps(static), "[]")
-    assert (gpu["memory_bytes"], gpu["driver"]) == (65520 * 2**20, None)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -118,34 +114,6 @@ def test_a_run_goes_on_with_the_settings_that_change(tmp_path: Path, stopped: bo
     assert numbers(place) == [1, 2]
 
 
-def test_a_runs_length_is_counted_in_what_was_said_last(tmp_path: Path) -> None:
-    place = run_folder(tmp_path, finished(stopped=True))
-
-    def resumed(**change: str) -> Mapping[str, Any]:
-        runs.reopen(tmp_path, "digits-1", replace(specification("new"), config=change))
-        return protocol.decode(RunSpec, (place / "run.json").read_text()).config
-
-    assert resumed(epochs="3") == {"epochs": "3"}
-    assert resumed(seed="1") == {"epochs": "3", "seed": "1"}
-    assert resumed(num_iterations="900") == {"num_iterations": "900", "seed": "1"}
-
-
-def test_the_time_in_which_a_run_was_stopped_is_kept_and_counts_once(tmp_path: Path) -> None:
-    now = time.time()
-    place = run_folder(tmp_path, replace(finished(stopped=True), time=now - 50))
-    os.utime(place / "run.json", (now - 99, now - 99))
-
-    def away() -> float:
-        (summary,) = runs.list_runs(tmp_path).runs
-        return summary.away_s
-
-    assert away() == 0.0
-    runs.reopen(tmp_path, "digits-1", specification("new"))
-    assert 49.0 < away() < 60.0
-    runs.reopen(tmp_path, "digits-1", specification("new"))  # it could not be started the first time
-    assert 49.0 < away() < 60.0
-
-
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     place = run_folder(tmp_path, finished(stopped=False))
     before = (place / "events.jsonl").read_bytes(), (place / "run.json").read_bytes()
@@ -193,33 +161,6 @@ def test_events_that_only_the_laptop_has_are_added_before_the_head_is_said_to_be
     last = protocol.decode_event((place / "events.jsonl").read_text().splitlines()[-1])
     assert isinstance(last, protocol.HeadLost)
     assert last.step == 9
-
-
-def test_a_run_that_the_laptop_saw_finish_does_not_go_on(tmp_path: Path) -> None:
-    place = run_folder(tmp_path)
-    with pytest.raises(runs.NotResumable, match="is finished"):
-        runs.reopen(tmp_path, "digits-1", specification("new"), [encode(finished(stopped=False))])
-    assert numbers(place) == [1, 2, 3]
-
-
-def test_what_is_no_event_is_not_added(tmp_path: Path) -> None:
-    place = run_folder(tmp_path)
-    before = (place / "events.jsonl").read_bytes()
-    with pytest.raises(runs.NotResumable, match="can't be completed"):
-        runs.reopen(tmp_path, "digits-1", specification("new"), [encode(saved(3)), "{}"])
-    assert (place / "events.jsonl").read_bytes() == before
-
-
-def test_a_long_history_is_not_read_whole(tmp_path: Path) -> None:
-    place = run_folder(tmp_path)
-    step = protocol.Step(seq=9, time=1.0, step=7, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
-    newer = protocol.RunResumed.kind.encode()  # of a version to come
-    with (place / "events.jsonl").open("wb") as file:
-        file.write(b"what stands here is not looked at\n")
-        file.write(encode(step).encode() + b"\n")
-        file.write(b'{"seq":10,"time":1.0,"kind":"newer than ' + newer + b'"}\n')
-    size = (place / "events.jsonl").stat().st_size
-    assert reopening.examine(place / "events.jsonl") == reopening.Reopened(10, size, "", 7)
 
 
 def test_a_run_that_goes_on_where_it_was_lost_no_head(tmp_path: Path) -> None:

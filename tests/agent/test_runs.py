@@ -6,15 +6,12 @@ import dataclasses
 import errno
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hetero_tui import reports
-from hetero_tui.run_fold import fold_run
-from hetero_tui.state import RunView
 from remote_agent import protocol, runs
 from remote_agent.planning.step_times import MEASURED_STEPS
 from remote_agent.protocol import (
@@ -153,28 +150,6 @@ def test_a_run_says_what_its_last_steps_took_and_what_is_predicted(tmp_path: Pat
     assert summary(tmp_path, failed(1, 0)).step_s is None
 
 
-@pytest.mark.parametrize("ends", ["with steps", "resumed"])
-def test_the_list_of_runs_and_the_run_on_the_screen_have_the_same_times_of_a_step(tmp_path: Path, ends: str) -> None:
-    """They were three: the median of all of the later half, the mean with pauses between steps, and a prediction."""
-    took = [0.5] * 60 + [0.04, 0.01, 0.02, 0.01, 0.03] * 4
-    all_steps = [
-        dataclasses.replace(step(n, n), time=float(n), seconds=seconds, predicted_s=0.5 if n < 60 else 0.02)
-        for n, seconds in enumerate(took, start=2)
-    ]
-    start = RunStarted(seq=1, time=1.0, run="r", job="digits", host="a", parameters=3, iterations=99, batch_size=4)
-    last: tuple[Event, ...] = {
-        "with steps": (),
-        "resumed": (resumed(90, 81), step(91, 82)),
-    }[ends]
-    events = (start, *all_steps, *last)
-    listed = summary(tmp_path, *events)
-    shown = RunView(run="r", job="digits")
-    for event in events:
-        shown = fold_run(shown, event)[0]
-    expected = {"with steps": (0.02, 0.02), "resumed": (0.1, None)}[ends]
-    assert (listed.step_s, listed.predicted_s) == (shown.step_seconds, shown.predicted_s) == expected
-
-
 def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,23 +168,6 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     assert (found.step, found.seq, found.started) == (11_998, 12_000, 5.0)
     assert decoded == 2 + MEASURED_STEPS + runs.CURVE_POINTS, "the first, the last, the last steps, those of the curve"
     assert len(found.curve) == runs.CURVE_POINTS
-
-
-def test_pipes_and_devices_among_a_runs_files_are_not_waited_for(tmp_path: Path) -> None:
-    """Each would hold `status` up for its whole deadline of 20 s, and `/dev/zero` would take all memory besides."""
-    assert summary(tmp_path, step(1, 1)).step == 1
-    os.truncate(tmp_path / "runs/r/events.jsonl", 8 << 30)  # zeros, as after a power cut
-    assert runs.list_runs(tmp_path).runs[0].step == 0
-    for name, make in (("pipe", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero"))):
-        (tmp_path / "runs" / name).mkdir()
-        make(tmp_path / "runs" / name / "run.json")
-    events = tmp_path / "runs/r/events.jsonl"
-    events.unlink()
-    os.mkfifo(events)
-    script = "import sys; from pathlib import Path; from remote_agent import runs; print(runs.list_runs(Path('.')))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=15)
-    assert done.stdout.count("RunSummary(") == 1
-    assert "id='r'" in done.stdout
 
 
 def test_a_run_on_a_full_disk_is_not_made_ready_and_the_disk_is_named(

@@ -11,7 +11,7 @@ import pytest
 
 from remote_agent import probe
 from remote_agent.host import layout, processes, supervision
-from remote_agent.protocol import SIMULATED_SPEED, DeviceSample, HostSample, NodeSpec, decode, encode
+from remote_agent.protocol import DeviceSample, HostSample, NodeSpec, decode, encode
 from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.link import HeadLink
 
@@ -60,21 +60,6 @@ def test_sampling_ends_when_its_reader_goes(agent_stream, folder):
     _samples(process, 1)
     process.stdin.close()
     assert process.wait(30) == 0
-
-
-def test_a_simulated_machine_shows_its_own_processes_use_and_not_the_whole_computers(
-    agent_stream, folder, launched, wait_until
-):
-    idle = agent_stream("sampling", "--folder", str(folder / "idle"), "--interval", "0.3", **{SIMULATED_SPEED: "0.5"})
-    busy = agent_stream("sampling", "--folder", str(folder), "--interval", "0.3", **{SIMULATED_SPEED: "0.5"})
-    _samples(idle, 1)
-    _samples(busy, 1)
-    launched("work", "while True: pass")
-
-    wait_until(lambda: (_samples(busy, 1)[0].cpu_use or 0) > 0.1, 60)
-    others = _samples(idle, 5)
-
-    assert all(sample.cpu_use in {0.0, None} and sample.memory_used == 0 for sample in others)
 
 
 def test_the_state_of_ray_follows_its_record(agent_stream, folder, launched, wait_until):

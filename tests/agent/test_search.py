@@ -26,18 +26,6 @@ def test_parameters_are_drawn_apart_and_again_alike() -> None:
     assert [row["y"] for row in by_x] != sorted(row["y"] for row in first)
 
 
-def test_whole_numbers_and_choices_come_alike_often() -> None:
-    whole = Parameter(name="n", low=1, high=4, whole=True)
-    choice = Parameter(name="c", choices=("linear", "cosine"))
-    rows = Search(parameters=(whole, choice), trials=40).values()
-    assert [sum(row["n"] == str(n) for row in rows) for n in range(1, 5)] == [10] * 4
-    assert sum(row["c"] == "cosine" for row in rows) == 20
-    assert {Parameter(name="n", low=8, high=512, log=True, whole=True).at(place) for place in (0.0, 1.0)} == {
-        "8",
-        "512",
-    }
-
-
 def test_where_there_are_as_many_trials_as_combinations_each_is_tried_once() -> None:
     parameters = (Parameter(name="n", low=1, high=3, whole=True), Parameter(name="c", choices=("a", "b")))
     search = Search(parameters=parameters, trials=6)
@@ -109,11 +97,6 @@ def test_a_trials_loss_is_the_mean_of_its_last_quarter() -> None:
     assert recent([4.0]) == 4.0
     assert recent([]) is None
     assert recent([1.0, None]) is None
-
-
-def test_a_choice_may_be_the_last_one_whatever_the_place() -> None:
-    choice = Parameter(name="c", choices=("a", "b", "c"))
-    assert [choice.at(place) for place in (0.0, 0.34, 0.5, 0.67, 0.999, 1.0)] == ["a", "b", "b", "c", "c", "c"]
 
 
 def test_a_trial_whose_figure_is_not_finite_does_not_go_on_even_alone() -> None:

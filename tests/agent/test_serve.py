@@ -98,16 +98,6 @@ def test_a_device_is_chosen_by_its_name_or_kind(monkeypatch: pytest.MonkeyPatch,
     assert chosen_device(wanted) == chosen
 
 
-@pytest.mark.parametrize("wanted", ["gpu", "cuda:7", "cuda:x", "mps", "GPU 0"])
-def test_where_a_device_is_not_there_those_that_are_there_are_named(
-    monkeypatch: pytest.MonkeyPatch, wanted: str
-) -> None:
-    monkeypatch.setattr(backend, "BACKENDS", {"cuda": Gpus(), "cpu": backend.CPU})
-    with pytest.raises(JobError, match=f"it has no device '{wanted}'") as error:
-        chosen_device(wanted)
-    assert error.value.hint == "--device cuda:0 or cuda:1 or cpu"
-
-
 def _caused(kind: type[Exception], cause: Exception) -> Exception:
     error = kind("of its cause")
     error.__cause__ = cause
@@ -126,24 +116,6 @@ def test_a_lost_device_ends_the_server_after_its_answer(error: Exception) -> Non
         assert ask(server)[0] in (400, 500)
         assert ask(server, "/generate", {"prompt": "x", "stream": True})[0] == 200
         assert server.ended
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD", "NONSENSE"])
-def test_what_is_no_method_here_is_answered_as_other_mistakes_are(method: str) -> None:
-    with serving(1) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        connection.request(method, "/predict", "{}", {"Authorization": "Bearer token"})
-        answer = connection.getresponse()
-        found = answer.read()
-        assert (answer.status, answer.getheader("Content-Type")) == (501, "application/json")
-        assert answer.getheader("Connection") == "close", "the body was not read"
-        if method == "HEAD":
-            assert found == b""
-            assert connection.sock is None or connection.sock.recv(1) == b"", (
-                "a body would be taken for the next answer"
-            )
-        else:
-            assert json.loads(found) == {"error": f"Unsupported method ('{method}')"}
 
 
 def test_an_error_amid_a_stream_is_its_last_event() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,14 +9,10 @@ from typing import Any, cast
 import pytest
 
 from remote_agent import protocol
-from remote_agent.errors import TrainingError
-from remote_agent.models.adapters import CannotAdapt
-from remote_agent.models.blocks import CannotCut
 from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, Step
 from remote_agent.raw_ray import append_event
 from remote_agent.search import Parameter, Search
-from remote_agent.sweep import BY_ITSELF, Failed, Sweep, _Running, attempt
-from remote_agent.training.errors import JobError, LostAtStart, ServerGone, StageLost, StorageError
+from remote_agent.sweep import BY_ITSELF, Failed, Sweep, _Running
 from remote_agent.trial_events import TrialEvents
 
 PLACE = Parameter(name="batch_size", choices=("8", "64"))
@@ -98,19 +93,6 @@ def test_more_steps_of_smaller_batches_do_not_make_a_trial_the_best(tmp_path: Pa
     assert [trial.number for trial in made.result().trials] == [few.trial.number, many.trial.number, early.trial.number]
 
 
-def test_rungs_are_the_same_part_of_trials_of_any_length(tmp_path: Path) -> None:
-    """One that is too short for the first rung is not compared with others at theirs."""
-    made = sweep(tmp_path)
-    long, short = begin(made, tmp_path, "a", 27 * 16), begin(made, tmp_path, "b", 3 * 16)
-    step(long, 16, 0.1)
-    step(short, 16, 5.0)
-    for each in (long, short):
-        each.events.read()
-        made._judge(each)
-    assert not short.stopped, "at a third of its steps it has nothing beside it"
-    assert [each.rung for each in (long, short)] == [-3, -1]
-
-
 def test_an_unfit_host_takes_no_trials_from_the_others(tmp_path: Path) -> None:
     made = sweep(tmp_path, trials=8)
     for _ in range(4):  # a fails each at once; b makes it
@@ -154,26 +136,3 @@ def test_a_failure_after_steps_is_the_trials_own(tmp_path: Path) -> None:
     step(each, 1, 0.5)
     end(made, each, BY_ITSELF, cause="loss is NaN")
     assert [trial.cause for trial in made.result().trials] == ["loss is NaN"]
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (CannotAdapt("x"), BY_ITSELF),
-        (CannotCut("x"), BY_ITSELF),
-        (JobError("x"), BY_ITSELF),
-        (StorageError("x"), BY_ITSELF),
-        (LostAtStart("x"), 1),
-        (ServerGone("x"), 1),
-        (StageLost("x"), 1),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_errors_that_mean_a_lost_host_are_few(
-    error: TrainingError, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> int:
-        raise error
-
-    monkeypatch.setattr("remote_agent.training.coordinator.main.attempt", fail)
-    assert attempt(tmp_path / "trials" / "0", threading.Event()) == code

@@ -134,21 +134,6 @@ async def test_what_is_done_is_said_and_nobody_elses_process_is_touched(
     assert "raylet of fast" not in ended
 
 
-async def test_while_one_machine_trains_alone_it_is_said_once_that_nothing_breaks(
-    tmp_path: Path, started: dict[str, subprocess.Popen[bytes]]
-) -> None:
-    looked = Looked("half")
-    homes = {"half": tmp_path / "demo" / "half"}
-    chaos = Chaos(homes, head="fast", session=looked, chance=random.Random(1), pause=(0.0, 0.01))
-    await chaos.toggle()
-    await looked.until("nothing is broken while fewer than two machines train")
-    looked.state = replace(looked.state, run=Looked("fast", "half").state.run)
-    chaos._homes["fast"] = tmp_path / "demo" / "fast"
-    await looked.until("the worker of")
-    await chaos.close()
-    assert sum("nothing is broken" in line for line in looked.log) == 1
-
-
 async def test_a_worker_that_it_stopped_goes_on_when_chaos_ends(
     tmp_path: Path, started: dict[str, subprocess.Popen[bytes]]
 ) -> None:

@@ -4,18 +4,14 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import nullcontext
 
 import psutil
 import pytest
-from textual.app import App
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import AuthenticationFailed, Unreachable
 from hetero_tui.inventory.file import load
-from hetero_tui.transport import shell_command
 from hetero_tui.transport.ssh import SshTransport
-from hetero_tui.ui import outside
 from remote_agent.protocol import SIMULATED_SPEED
 from tests.processes import ends
 
@@ -124,12 +120,3 @@ async def test_a_machine_without_python_can_be_had_for_tests(short_folder):
         done = await transport.run(["python3", "-c", "pass"], step="try", deadline=30)
         assert done.exit_status == 127
         await transport.close()
-
-
-async def test_the_key_for_a_shell_says_why_a_demo_machine_gives_none(machines, monkeypatch):
-    inventory = load(machines.write_inventory())
-    app: App[None] = App()
-    monkeypatch.setattr(app, "suspend", nullcontext)  # a test has no terminal
-    said = await outside.run(app, shell_command(inventory.hosts[0], inventory))
-    assert said.startswith("a machine of the demo gives no terminal")
-    assert said.endswith(str(machines.machine("fast").home))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,18 +47,6 @@ async def test_what_prints_lines_for_a_laptop_gets_signs_of_life_from_it(
     transport = LocalTransport(Host(name="nas", connection="local"))
     async with asyncio.timeout(20), agent.follow(transport, "lab", "sampling", step="watch") as lines:
         assert [line.raw async for line in lines] == ["heard", "heard"]
-
-
-async def test_what_a_killed_shipper_left_goes_after_a_while_and_does_not_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    folder = tmp_path / agent.folder("lab")
-    for name in ("agent.new.old", "agent.new.fresh"):
-        (folder / name).mkdir(parents=True)
-    os.utime(folder / "agent.new.old", (1, 1))
-    await agent.ship(LocalTransport(Host(name="nas", connection="local")), "lab", "/python")
-    assert names_in(folder) == ["agent", "agent.new.fresh"]
 
 
 async def test_the_agent_keeps_byte_code_and_takes_none_of_another_agent(
@@ -113,18 +99,3 @@ async def test_a_cluster_whose_python_was_removed_or_is_broken_can_be_taken_down
     assert done is not None
     assert agent.answer(StopReport, "nas", done, step="stop") == StopReport()
     assert f"env/bin/python {what}, so python3" in done.stderr.raw
-
-
-def test_the_agents_own_python_is_not_steered_by_the_users_variables(tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("")
-    script = f"{agent.WITHOUT_PYTHON_VARIABLES} env"
-    done = subprocess.run(
-        ["sh", "-c", script],
-        env={"PATH": os.environ["PATH"], "PYTHONHOME": "/x y", "PYTHONPATH": "a\nb", "MYPYTHON": "kept"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "MYPYTHON=kept" in done.stdout
-    assert "PYTHONHOME" not in done.stdout
-    assert "PYTHONPATH" not in done.stdout

@@ -20,8 +20,7 @@ from hetero_tui.fleet import authority
 from hetero_tui.fleet.bring_up import OnHead, UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
-from hetero_tui.fleet.survey import Surveyed
-from hetero_tui.fleet.view import FleetView
+from hetero_tui.fleet.survey import FleetView, Surveyed
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.state import State, initial
@@ -157,17 +156,6 @@ async def test_a_running_cluster_whose_head_fails_is_degraded_and_the_others_are
     assert fleet.host_states == [HostState.UP] * 3
 
 
-async def test_a_head_that_is_no_longer_in_the_inventory_is_not_said_to_be_silent(
-    tmp_path: Path, make_facts: Any
-) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("crosby",))
-    with pytest.raises(ClusterError, match=r"none of the inventory's hosts is its head \(10\.0\.0\.\d+\)"):
-        await fleet.up()
-    fleet.surveyed[HEAD] = Surveyed(HEAD, error=Unreachable(HEAD, "no route", step="connect"))
-    with pytest.raises(ClusterError, match="does not answer"):
-        await fleet.up()
-
-
 async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
     tmp_path: Path, make_facts: Any
 ) -> None:
@@ -177,13 +165,6 @@ async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
         await fleet.up()
     assert refused.value.hint.startswith("name it former again")
     assert [machine.given for machine in fleet.machines] == [{}] * 3
-
-
-async def test_only_hosts_without_ray_are_said_to_start(tmp_path: Path, make_facts: Any) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"))
-    assert (await fleet.up()).joined == HOSTS
-    starting = [event for event in fleet.heard if isinstance(event, events.HostChanged)]
-    assert [event.host for event in starting if event.state is HostState.STARTING] == ["nas"]
 
 
 async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
@@ -200,16 +181,6 @@ async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_clu
 
     fleet.sampled(HEAD)
     assert fleet.host_states[0] is HostState.UP
-
-
-async def test_a_new_cluster_whose_head_fails_is_down_and_nothing_is_left_on_the_others(
-    tmp_path: Path, make_facts: Any
-) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="start Ray"), running=())
-    with pytest.raises(ClusterError, match="the head mercer did not start: the connection broke"):
-        await fleet.up()
-    assert fleet.state.cluster_state is ClusterState.DOWN
-    assert fleet.host_states == [HostState.UNREACHABLE, HostState.READY, HostState.READY]
 
 
 KILLED = protocol.NodeReport(host=HEAD, state=RayState.STOPPED, cause="Ray was killed", hint="see its memory")
@@ -318,15 +289,6 @@ async def test_a_new_host_gets_a_certificate_of_the_authority_that_the_head_keep
     assert fleet.ledger.authority() == own
     fleet.ledger.forget_token()
     assert fleet.ledger.authority() is None
-
-
-@pytest.mark.parametrize("kept", ["", "-----BEGIN PRIVATE KEY-----\nx\n-----END CERTIFICATE-----\n"])
-async def test_a_head_without_the_authority_or_with_a_broken_one_breaks_nothing(
-    tmp_path: Path, make_facts: Any, kept: str
-) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, authority=kept), running=("mercer", "crosby"))
-    await fleet.up()
-    assert [set(machine.given) for machine in fleet.machines] == [{"token"}] * 3, "nas then says what it lacks"
 
 
 @pytest.mark.parametrize("code", ["", "of last month"])

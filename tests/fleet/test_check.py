@@ -2,28 +2,24 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.check import _LOOK, _surroundings
 from hetero_tui.fleet.findings import (
-    MOST_CLOCK_SKEW,
-    ShardHosts,
+    Surroundings,
     of_facts,
     of_link,
     of_network,
     of_surroundings,
     of_trial,
 )
-from hetero_tui.fleet.install.verification import DeviceTrial, Verification, verify
+from hetero_tui.fleet.install.verification import DeviceTrial, Verification
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.file import load
 from hetero_tui.outcomes import BAD, WARNING
 from hetero_tui.session import Session
-from hetero_tui.transport.local import LocalTransport
 
 HOST = Host(name="nas", address="nas.local")
 GPU = {"kind": "cuda", "index": 0, "name": "TITAN", "driver": "580.65", "capability": "6.1"}
@@ -51,13 +47,13 @@ def test_a_finding_of_facts(make_facts, changes, level, what):
 def test_a_good_machine_has_no_finding(make_facts):
     facts = make_facts(accelerators=[GPU], torch_build="cu126")
     assert of_facts(HOST, facts) == ()
-    assert of_surroundings("nas", facts, ShardHosts(skew=-2.0, open_files=65536)) == ()
+    assert of_surroundings("nas", facts, Surroundings(skew=-2.0, open_files=65536)) == ()
     assert of_trial(HOST, facts, _shown(DeviceTrial("cuda:0", 0.1, ""))) == ()
 
 
 def test_findings_of_what_a_machine_is_set_to(make_facts):
     facts = make_facts(os={"system": "Darwin", "machine": "arm64"})
-    around = ShardHosts(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True, ends_at_logout=True)
+    around = Surroundings(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True, ends_at_logout=True)
     clock, sleep, battery, logout, files = of_surroundings("studio", facts, around)
     assert "90 s behind" in clock.what
     assert sleep.mend == "sudo pmset -c sleep 0"
@@ -141,60 +137,11 @@ def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says)
     assert of_network(addresses, Inventory(network="wireguard")) == ""
 
 
-def test_what_mends_a_finding_is_for_that_system_and_for_who_made_the_environment(make_facts):
-    around = ShardHosts(skew=90.0, open_files=256, sleeps_after=10)
-    mac, linux = make_facts(os={"system": "Darwin", "machine": "arm64"}), make_facts()
-    for facts, words in ((mac, ("sntp", "pmset", "launchctl")), (linux, ("timedatectl", "gsettings", "limits.conf"))):
-        found = of_surroundings("nas", facts, around)
-        assert [word in finding.mend for word, finding in zip(words, found, strict=True)] == [True] * 3
-    facts = make_facts(accelerators=[GPU], torch_build="cpu")
-    broken = _shown(DeviceTrial("cuda:0", 0.1, "no kernel image"))
-    ours, own = HOST, HOST.model_copy(update={"python": "/opt/python"})
-    for host, of_build, of_packages in (
-        (ours, "check --fix", "check --fix"),
-        (own, "in its `python:`", "mend the packages"),
-    ):
-        (finding,) = of_facts(host, facts)
-        assert of_build in finding.mend
-        (finding,) = of_trial(host, facts, broken)
-        assert of_packages in finding.mend
-
-
 def test_a_new_environment_is_not_advised_where_the_users_libraries_are_in_the_way(make_facts):
     error = "torch: ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by ...)"
     (finding,) = of_trial(HOST, make_facts(), Verification(python="3.11.7", errors=(error,)))
     assert "LD_LIBRARY_PATH" in finding.mend
     assert "--fix" not in finding.mend
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="its loader's variable")
-async def test_a_library_that_can_not_be_loaded_is_told_as_the_users_own(tmp_path, monkeypatch):
-    (tmp_path / "libz.so.1").write_text("no library")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    with pytest.raises(CommandFailed, match=r"file too short|invalid ELF header") as failed:
-        await verify(LocalTransport(Host(name="nas", connection="local")), [sys.executable], ())
-    assert "LD_LIBRARY_PATH" in failed.value.hint
-
-
-@pytest.mark.parametrize(
-    ("gigabytes", "cards", "enough"), [(4, [], True), (3.9, [], False), (16, [GPU], True), (15.9, [GPU], False)]
-)
-def test_room_for_an_environment_is_enough_to_the_last_gigabyte(make_facts, gigabytes, cards, enough):
-    disk = {"path": "/home", "free_bytes": int(gigabytes * 10**9)}
-    assert (of_facts(HOST, make_facts(packages={}, accelerators=cards, disk=disk)) == ()) is enough
-    assert of_facts(HOST, make_facts(accelerators=cards, disk=disk)) == (), "it has all that it needs"
-
-
-def test_a_setting_at_its_limit_is_no_finding(make_facts):
-    facts = make_facts()
-    for around in (
-        ShardHosts(skew=MOST_CLOCK_SKEW),
-        ShardHosts(skew=-MOST_CLOCK_SKEW),
-        ShardHosts(open_files=4096),
-    ):
-        assert of_surroundings("nas", facts, around) == ()
-    for around in (ShardHosts(skew=MOST_CLOCK_SKEW + 1), ShardHosts(open_files=4095)):
-        assert len(of_surroundings("nas", facts, around)) == 1
 
 
 def test_a_slow_link_is_told_with_what_it_costs():

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_tui import deadlines
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.errors import ClusterError
 from hetero_tui.fleet.exclusion import alone
 from hetero_tui.inventory import Inventory
 from hetero_tui.inventory.file import load
@@ -111,14 +109,3 @@ async def test_a_laptop_that_is_killed_or_falls_silent_does_not_block_the_next(
         finally:
             holder.kill()
     assert left(machines) == []
-
-
-async def test_one_that_never_ends_is_named_in_the_end(
-    machines: EmbeddedMachines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inventory = load(machines.write_inventory())
-    async with asyncio.timeout(WITHIN), laptop(inventory, []):
-        monkeypatch.setattr(deadlines, "HOLD_WAIT", 0.5)
-        with pytest.raises(ClusterError, match=r"`up` of this laptop has been changing this cluster for 0.5 s"):
-            async with laptop(inventory, []):
-                pass

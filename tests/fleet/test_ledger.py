@@ -37,15 +37,6 @@ def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> No
     assert not (tmp_path / "lab" / "ledger.jsonl").exists()
 
 
-def test_a_host_at_another_address_is_another_entry(tmp_path: Path) -> None:
-    ledger, moved = Ledger("lab", tmp_path), MERCER.model_copy(update={"address": "192.0.2.9"})
-    ledger.intend(MERCER, "node")
-    ledger.intend(moved, "node")
-    assert [entry.host for entry in ledger.entries()] == [moved, MERCER]
-    ledger.cleaned(moved.model_copy(update={"cpus": 2}))
-    assert [entry.host for entry in ledger.entries()] == [MERCER]
-
-
 def test_what_a_cluster_of_another_name_has_of_the_same_machines_is_known(tmp_path: Path) -> None:
     for cluster, hosts in {"lab": [MERCER, NAS], "renamed": [MERCER], "apart": [NAS], "down": [MERCER]}.items():
         for host in hosts:
@@ -56,50 +47,18 @@ def test_what_a_cluster_of_another_name_has_of_the_same_machines_is_known(tmp_pa
     assert Ledger("lab", tmp_path / "another").of_others([now]) == {}
 
 
-def test_two_inventories_with_a_cluster_of_one_name_have_a_ledger_each(tmp_path: Path) -> None:
+def test_another_inventory_with_a_cluster_of_this_name_is_known_by_its_hosts_and_its_file(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.yaml", "two.yaml")]
     for file in files:
         file.touch()
-
-    def ledger(file: Path | None, *hosts: Host) -> Ledger:
-        return Ledger("lab", tmp_path, hosts=hosts, inventory=file)
-
-    ledger(None, MERCER).intend(MERCER, "node")
-    old = ledger(files[1], NAS)
-    assert [entry.host for entry in old.entries()] == [MERCER], "an entry that names no file is everyone's"
-    ledger(files[0], MERCER).intend(MERCER, "node")
-    one, two = ledger(files[0], MERCER), ledger(files[1], NAS)
-    two.intend(NAS, "node")
-    assert [entry.host for entry in one.entries()] == [MERCER]
-    assert [entry.host for entry in two.entries()] == [NAS]
-    assert [(entry.host, entry.inventory) for entry in two.others()] == [(MERCER, str(files[0]))]
-    assert {entry.host for entry in ledger(None).entries()} == {MERCER, NAS}
-    same = ledger(files[1], NAS, MERCER)
-    assert same.others() == (), "a copy of the file, with the same hosts, is the same cluster"
-    two.cleaned(NAS)
-    assert [entry.host for entry in one.entries()] == [MERCER]
-    one.intend(NAS, "node")
-    part = ledger(files[1], MERCER)
-    assert part.entries() == (), "one machine in common does not make it the same cluster"
-    assert {entry.host for entry in part.others()} == {MERCER, NAS}
-    one.cleaned(NAS)
+    Ledger("lab", tmp_path, hosts=(MERCER,), inventory=files[0]).intend(MERCER, "node")
+    two, same = (Ledger("lab", tmp_path, hosts=hosts, inventory=files[1]) for hosts in ((NAS,), (NAS, MERCER)))
+    assert two.of_another() == two.entries()[0]
+    assert same.of_another() is None, "a copy of the file, with the same hosts"
     files[0].rename(tmp_path / "renamed.yaml")
-    assert [entry.host for entry in two.entries()] == [MERCER]
-    assert [entry.host for entry in ledger(tmp_path / "renamed.yaml").entries()] == [MERCER]
-
-
-def test_this_computer_alone_does_not_make_two_inventories_one(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("one.yaml", "two.yaml")]
-    laptop = Host(name="laptop", connection="local")
-    one, two = (Ledger("lab", tmp_path, hosts=(laptop, NAS), inventory=file) for file in files)
-    for file in files:
-        file.touch()
-    one.intend(laptop, "node")
-    assert two.entries() == ()
-    assert [entry.host for entry in two.others()] == [laptop]
-    assert [entry.host for entry in one.entries()] == [laptop]
-    one.intend(NAS, "node")
-    assert {entry.host for entry in two.entries()} == {laptop, NAS}, "a copy of the file"
+    assert two.of_another() is None
+    assert [entry.host for entry in two.former()] == [MERCER]
+    assert same.former() == ()
 
 
 def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:

@@ -9,16 +9,12 @@ import pytest
 
 from hetero_tui import events
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.events import ClusterState, Event, HostState
-from hetero_tui.fleet import live as live_module
+from hetero_tui.events import Event, HostState
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.live import LiveFleet
-from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
 from hetero_tui.state import initial
-from remote_agent.protocol import NodeReport, NodeSpec
-from remote_agent.states import RayState
 
 
 @pytest.fixture
@@ -96,26 +92,3 @@ async def test_a_cluster_that_was_renamed_is_not_said_to_be_down_without_a_word_
     assert report.leftovers == ()
     (said,) = [event.text for event in heard if isinstance(event, events.Notice)]
     assert said.startswith("former, another cluster of this computer, is not taken down on half -> ")
-
-
-async def test_a_cluster_whose_nodes_are_about_to_join_is_starting(
-    fleet: tuple[LiveFleet, list[Event]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live, heard = fleet
-
-    def node(name: str) -> Surveyed:
-        spec = NodeSpec(
-            cluster="lab", host=name, role="head" if name == "fast" else "worker", folder="~/x", labels={},
-            resources={}, node_address="10.0.0.2", head_address="10.0.0.2", gcs_port=6389, dashboard_port=8365,
-        )  # fmt: skip
-        state = RayState.RUNNING if name == "fast" else RayState.STARTING
-        return Surveyed(name, node=NodeReport(host=name, state=state, spec=spec))
-
-    async def found(_: str, asked: dict[str, object]) -> dict[str, Surveyed]:
-        return {name: node(name) for name in asked}
-
-    monkeypatch.setattr(live_module, "survey", found)
-    await live.survey()
-    states = {event.host: event.state for event in heard if isinstance(event, events.HostChanged)}
-    assert states == {"fast": HostState.UP, "half": HostState.STARTING, "quarter": HostState.STARTING}
-    assert [event.state for event in heard if isinstance(event, events.ClusterChanged)] == [ClusterState.STARTING]

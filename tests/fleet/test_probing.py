@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
-from remote_agent.probe import folder_identity, look, shared_place, unwritable
+from remote_agent.probe import folder_identity, look, shared_place
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -71,17 +70,6 @@ async def test_a_python_that_is_there_and_does_not_run_is_passed_over(
     with pytest.raises(PythonMissing, match="no Python there that runs") as caught:
         await probe_host(CLUSTER, host, LocalTransport(host))
     assert "hetero-tui bootstrap" in caught.value.hint
-
-
-async def test_the_computer_is_the_same_for_all_its_users_and_folders(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    one = await probe(tmp_path)
-    (tmp_path / "other").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "other"))
-    other = await probe(tmp_path)
-    assert one.machine != other.machine
-    assert one.computer
-    assert one.computer == other.computer
 
 
 async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
@@ -189,40 +177,6 @@ def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(
     facts = look(str(tmp_path), 8.0)
     assert facts["disk"]["free_bytes"] > 0
     assert facts["limits"]
-
-
-def test_a_file_system_whose_inodes_are_used_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = list(os.statvfs(tmp_path))
-    counts[5:8] = [100_000, 7, 7]  # files at all, free ones, and free ones for this user
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(counts))
-    assert unwritable(str(tmp_path)) == "the file system has room for 7 more files (inodes) only"
-    counts[5:8] = [0, 0, 0]
-    assert unwritable(str(tmp_path)) == ""
-
-
-async def test_a_python_that_can_not_be_run_is_told_without_our_script(tmp_path: Path) -> None:
-    (tmp_path / "python").mkdir()
-    host = Host(name="nas", connection="local", python=str(tmp_path / "python"))
-    with pytest.raises(HostError) as caught:
-        await probe_host(CLUSTER, host, LocalTransport(host))
-    assert caught.value.cause.startswith(str(tmp_path / "python"))
-
-
-@pytest.mark.parametrize(("ahead", "says"), [(59, ""), (-3600, "60 min behind"), (86400 * 27e3, "27,000 days ahead")])
-def test_a_wrong_clock_is_told_in_words_that_can_be_read(make_facts: Any, ahead: float, says: str) -> None:
-    assert says in "".join(make_facts().model_copy(update={"clock_ahead": ahead}).notes)
-
-
-async def test_what_the_users_shell_sets_for_python_does_not_reach_the_probe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json module')\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
-    monkeypatch.setenv("PYTHONSTARTUP", "/nonexistent")
-    facts = await probe(tmp_path)
-    assert facts.packages["psutil"]
 
 
 @pytest.mark.parametrize("version", ["Python 2.7.18", "Python 3.6.9"])

@@ -49,13 +49,6 @@ def test_a_node_that_is_about_to_join_is_a_member_and_is_not_said_to_be_up() -> 
     assert found.node_state is HostState.STARTING
 
 
-def test_a_host_without_a_node_is_no_leftover_of_an_older_cluster() -> None:
-    bare = Surveyed("bare", node=NodeReport(host="bare", state=RayState.STOPPED))
-    found = mark_replaced({"bare": bare, "new": surveyed("new", "head", 2)})
-    assert not found["bare"].replaced
-    assert found["bare"].node_state is None
-
-
 class Machine:
     """A host as a transport shows it: whatever it is asked, it says how its node is."""
 

@@ -12,18 +12,15 @@ from hetero_tui import deadlines, events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import HostKeyChanged
 from hetero_tui.fleet import agent
-from hetero_tui.fleet.former import follow_moved
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.teardown import announcement, preview, tear_down
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
-from hetero_tui.state import RunView, State
+from hetero_tui.state import State
 from hetero_tui.transport.base import Completed
 from hetero_tui.transport.local import LocalTransport
-from remote_agent import protocol
 from remote_agent.host import layout, processes
-from remote_agent.states import RunState
 
 NAS = Host(name="nas", connection="local")
 
@@ -79,7 +76,9 @@ async def test_a_machine_that_runs_no_command_is_asked_once(tmp_path: Path, monk
     monkeypatch.setattr(deadlines, "NODE_STOP", 5.0)
     machine = Hanging(NAS)
     nothing = Ledger("home", tmp_path)
-    report = await asyncio.wait_for(tear_down("home", {NAS: machine}, {}, nothing, lambda _: None, (), nothing), 5)
+    report = await asyncio.wait_for(
+        tear_down("home", {NAS: machine}, {}, nothing, nothing, lambda _: None, purge=False), 5
+    )
     assert (machine.asked, report.unseen) == (1, ("nas",))
 
 
@@ -94,7 +93,9 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
     ledger = Ledger("home", tmp_path)
     ledger.intend(NAS, "node")
     heard: list[events.Event] = []
-    report = await tear_down("home", {NAS: Reinstalled(NAS)}, {}, ledger, heard.append, (), Ledger("home", tmp_path))
+    report = await tear_down(
+        "home", {NAS: Reinstalled(NAS)}, {}, ledger, Ledger("home", tmp_path), heard.append, purge=False
+    )
     (left,) = report.leftovers
     assert [event.detail for event in heard if isinstance(event, events.ClusterChanged)] == [
         "",
@@ -102,14 +103,6 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
     ]
     assert left.detail.startswith("nas shows another key; it is cleaned by the next `hetero-tui down`, once it lets")
     assert left.detail.endswith("-> if so: `ssh-keygen -R nas`")
-
-
-async def test_a_machine_on_which_nothing_ran_is_not_called_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    machine, nothing = LocalTransport(NAS), Ledger("home", tmp_path)
-    heard: list[events.Event] = []
-    await tear_down("home", {NAS: machine}, {}, nothing, heard.append, (), nothing)
-    assert [event.state for event in heard if isinstance(event, events.HostChanged)] == [events.HostState.IDLE]
 
 
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:
@@ -122,39 +115,3 @@ def test_a_teardown_says_what_it_knows_of_and_claims_nothing_where_it_knows_of_n
     assert announcement(preview(state, ())) == "tearing lab down: every host is looked at"
     known = announcement(preview(state, ("b", "a")))
     assert known == "tearing lab down: what was started on a, b; every host is looked at"
-
-
-def test_the_question_names_each_run_that_goes_on() -> None:
-    listed = [
-        protocol.RunSummary(id=name, job="text", state=state, step=3, loss=None, started=None)
-        for name, state in (("text-1", RunState.RUNNING), ("text-2", RunState.FINISHED), ("text-3", RunState.STARTING))
-    ]
-    run = RunView(run="text-1", job="text", state=RunState.RUNNING, step=7)
-    known = State(cluster="lab", run=run, runs=tuple(listed))
-    assert preview(known, ()).running == "text-1 at step 7 (no checkpoint yet); text-3"
-    assert preview(State(cluster="lab", runs=tuple(listed)), ()).running == "text-1; text-3"
-
-
-@pytest.mark.parametrize("machine", ["half", "fast"])
-async def test_a_machine_that_got_another_address_is_cleaned_there_and_not_waited_for_at_the_former_one(
-    machines: EmbeddedMachines, machine: str
-):
-    """As from DHCP: known_hosts tells it by its key. With another machine's key the former address is not forgotten."""
-    path, known = machines.folder / "inventory.yaml", machines.known_hosts
-    (line,) = [line for line in known.read_text().splitlines() if f":{machines.machine(machine).port} " in line]
-    with known.open("a") as file:
-        file.write(f"[192.0.2.7]:2222 {line.split(maxsplit=1)[1]}\n")
-    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
-        fleet = session._fleet
-        (half,) = [host for host in session.inventory.hosts if host.name == "half"]
-        moved = half.model_copy(update={"address": "192.0.2.7", "port": 2222})
-        for ledger, kind in ((fleet.ledger, "node"), (fleet.environments, "environment")):
-            ledger.intend(moved, kind)
-        await follow_moved(session.inventory, fleet.transports, fleet.ledger)
-        await follow_moved(session.inventory, fleet.transports, fleet.environments)
-        ledgers = (fleet.ledger, fleet.environments)
-        places = {entry.host.address for each in ledgers for entry in each.entries()}
-        assert places == {half.address if machine == "half" else moved.address}
-        if machine == "half":
-            assert (await session.down(purge=True)).leftovers == ()
-            assert (fleet.ledger.entries(), fleet.environments.entries()) == ((), ())

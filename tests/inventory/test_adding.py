@@ -1,13 +1,11 @@
 """Machines as users name them, and hosts taken out of an inventory whose comments all stay."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui.errors import InventoryError, UsageError
-from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
+from hetero_tui.inventory.adding import free_name, parse_target
 from hetero_tui.inventory.editing import without_host
 from hetero_tui.inventory.file import add_host, change_host, host_fields, load, remove_host
 
@@ -39,42 +37,6 @@ def test_names_are_made_of_addresses_and_differ():
     assert free_name("mercer.example.org", ("mercer", "mercer-2")) == "mercer-3"
     assert free_name("192.168.1.12", ()) == "host-192-168-1-12"
     assert free_name("___", ()) == "host"
-
-
-def test_hosts_of_an_ssh_config_and_of_what_it_includes(tmp_path):
-    (tmp_path / "more.d").mkdir()
-    (tmp_path / "more.d/one").write_text("Host nas\n")
-    config = tmp_path / "config"
-    config.write_text(
-        'Include more.d/*\nHost mercer "crosby" # ours\n  HostName x\nhost=rack\nHost *.example.org !bad *\n'
-        f'Match host y\nHost "open\nInclude {config}\nHost\ttab\n\tHost = equals\nHost\t=\tboth a=b\n'
-        "Include ~nobody-of-that-name/x / ''\n"
-    )
-    names = ("nas", "mercer", "crosby", "rack", "tab", "equals", "both", "a=b")
-    assert ssh_config_hosts(config) == names
-    assert ssh_config_hosts(tmp_path / "none") == ()
-
-
-def test_what_an_included_file_includes_lies_in_the_folder_of_the_users_own_file_as_for_ssh(tmp_path):
-    (tmp_path / "more.d").mkdir()
-    (tmp_path / "config").write_text("Include more.d/one\n")
-    (tmp_path / "more.d/one").write_text("Include two more.d/three\n")
-    (tmp_path / "two").write_text("Host two\n")
-    (tmp_path / "more.d/two").write_text("Host wrong\n")
-    (tmp_path / "more.d/three").write_text("Host three\n")
-    assert ssh_config_hosts(tmp_path / "config") == ("two", "three")
-
-
-def test_a_host_of_an_ssh_config_that_can_not_be_added_is_said_and_the_others_are_added(cli):
-    (cli.home / ".ssh").mkdir()
-    (cli.home / ".ssh/config").write_text(
-        "Host first\n  HostName 127.0.0.1\n  Port 1\nHost web:22 *\nHost last\n  HostName 127.0.0.1\n  Port 1\n"
-    )
-    done = cli("add", "--from-ssh-config", "--unchecked", "--json")
-    document = json.loads(done.stdout)
-    assert (document["added"], document["failed"], done.returncode) == (["first", "last"], ["web-22"], 3)
-    assert "the address holds a port" in done.stderr
-    assert [host.address for host in load(cli.inventory).hosts] == [None, "first", "last"]
 
 
 entries = st.sampled_from(
@@ -203,28 +165,3 @@ def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
         change_host(path, "c", {"address": "z"})
     with pytest.raises(InventoryError, match=r"hosts\.b\.cpus"):
         change_host(path, "b", {"address": "z", "cpus": "two"})
-
-
-@pytest.mark.parametrize(
-    ("before", "name", "fields", "after"),
-    [
-        (
-            "hosts: {a: {address: y, port}}\n",
-            "a",
-            {"address": "y", "cpus": 2},
-            "hosts: {a: {address: y, port, cpus: 2}}\n",
-        ),
-        ("hosts: {a: {address: y, port}}\n", "a", {"address": "y", "port": 3}, "hosts: {a: {address: y, port: 3}}\n"),
-        (
-            "defaults: {address: x}\nhosts: {a, b: {port: 5}}\n",
-            "a",
-            {"port": 3},
-            "defaults: {address: x}\nhosts: {a: {port: 3}, b: {port: 5}}\n",
-        ),
-    ],
-)
-def test_a_key_without_a_colon_is_one_without_a_value(before, name, fields, after, tmp_path):
-    path = tmp_path / "inventory.yaml"
-    path.write_text(before)
-    change_host(path, name, fields)
-    assert path.read_text() == after

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from remote_agent import jobs
-from remote_agent.host import model_files
 from remote_agent.jobs import language_model
 from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.protocol import CLUSTER_MARK
@@ -210,31 +209,6 @@ def spoil_weights(weights: Path, name: str) -> None:
         weights.unlink()
         map_ = {"model.norm.weight": "model-00001-of-00002.safetensors"}
         weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": map_}))
-
-
-def early(**given: Any) -> str:
-    """What is known of the files before anything is started, in words."""
-    return "; ".join(f"{cause} ({hint})" for cause, hint in model_files.mistakes(given))
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("whole", ""),
-        ("empty", "there are no weights"),
-        ("pickled", "pytorch_model.bin is no safetensors (save the model"),
-        ("large-tokenizer", "its numbers go up to 57, the model knows 24"),
-        ("elsewhere", "not a folder on this host"),
-        ("adapter", "an adapter without its model (export the run"),
-    ],
-)
-def test_what_the_names_and_headers_of_the_files_tell_is_known_without_any_library(
-    folder: Path, model: str, said: str
-) -> None:
-    place = folder / model if model == "elsewhere" else broken(folder, model)
-    found = early(model=str(place), data=str(folder / "text.jsonl"))
-    assert said in found
-    assert bool(said) is bool(found)
 
 
 @pytest.mark.parametrize(

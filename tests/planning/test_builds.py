@@ -116,23 +116,6 @@ def test_the_mend_of_an_old_driver_is_the_driver(make_facts):
         assert torch_build(facts).mend.startswith("update the driver")
 
 
-@pytest.mark.parametrize(("had", "before"), [("cu130", None), (None, "cu126"), (None, "cu130")])
-def test_a_tool_that_fails_once_does_not_take_a_build_for_a_gpu_away(make_facts, had, before):
-    facts = make_facts(torch_build=had, unread=["cuda"], problems=["nvidia-smi is there but failed: NVML"])
-    found = torch_build(facts, None, before)
-    assert found.name == (had or before)
-    assert "NVIDIA's tool failed" in found.why
-    assert torch_build(facts, ("cpu",), before).name == "cpu"
-
-
-def test_where_no_tool_failed_or_no_such_build_was_there_the_cards_that_are_there_decide(make_facts):
-    assert torch_build(make_facts(torch_build="cu130")).name == "cpu", "the card was taken out"
-    assert torch_build(make_facts(unread=["cuda"])).name == "cpu"
-    assert torch_build(make_facts(unread=["cuda"]), None, "rocm7.2").name == "cpu"
-    amd = make_facts(unread=["cuda"], torch_build="cpu", accelerators=[card(kind="rocm")])
-    assert torch_build(amd).name == KINDS["rocm"].installed
-
-
 def test_amd_gpus_that_the_build_has_no_kernels_for_are_left_out(make_facts):
     def build(*architectures):
         cards = [card(f"RX {each}", each, kind="rocm", index=index) for index, each in enumerate(architectures)]
@@ -147,13 +130,3 @@ def test_amd_gpus_that_the_build_has_no_kernels_for_are_left_out(make_facts):
     found, devices = build("gfx803")
     assert (found.name, devices) == ("cpu", ("cpu",))
     assert "no kernels for gfx803" in found.why
-
-
-def test_what_the_probe_says_can_not_be_used_counts_for_no_build(make_facts):
-    inside = card("Radeon Graphics", "gfx1036", kind="rocm", index=1) | {"unusable": "it is part of the processor"}
-    facts = make_facts(accelerators=[card("RX 7900", "gfx1100", kind="rocm"), inside], torch_build="rocm7.2")
-    assert torch_build(facts).concern == ""
-    assert facts.devices == ("cuda:0",)
-    assert facts.unused == ("Radeon Graphics not used: it is part of the processor",)
-    alone = make_facts(accelerators=[card("A100 MIG", "8.0", "580.1") | {"unusable": "hidden"}])
-    assert (torch_build(alone).name, alone.devices) == ("cpu", ("cpu",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, PAYLOAD, USED, estimate, known_as, link_rate
+from hetero_tui.planning.catalogue import DEVICES, PAYLOAD, estimate, known_as, link_rate
 from remote_agent.planning.survey import Device
 
 
@@ -49,12 +49,3 @@ def test_a_device_is_estimated_beside_one_that_was_measured() -> None:
     assert (found.name, found.product, found.memory, found.overhead_s) == ("b/0", "rtx4070", 12_000_000_000, 0.002)
     assert found.estimate.startswith("29.1 TFLOPS fp32, https://")
     assert found.estimate.endswith("against a/0 as measured")
-
-
-def test_what_the_catalogue_does_not_know_is_taken_for_a_processor() -> None:
-    anchor = Device(name="a/0", speed=5.0, overhead_s=0.5, product="CPU 4 cores")
-    found = estimate("b/0", "m1", anchor)
-    assert found.speed == pytest.approx(5.0 * 2.6 / (0.5 / USED))
-    assert found.overhead_s == OVERHEAD_S
-    assert found.estimate.endswith("taken for 0.5 TFLOPS: a rough guess")
-    assert estimate("b/0", "m1", Device(name="a/0", speed=5.0)).overhead_s == OVERHEAD_S

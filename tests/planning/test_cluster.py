@@ -52,21 +52,6 @@ def test_the_head_that_the_inventory_names_is_taken_or_the_plan_fails(make_facts
     assert "or run `hetero-tui down`" in running.value.hint
 
 
-def test_the_plan_says_which_gpus_are_not_used_and_why(make_facts: Any) -> None:
-    both = [{"kind": kind, "index": 0, "name": name} for kind, name in (("cuda", "TITAN X"), ("rocm", "W6800"))]
-    facts = make_facts(accelerators=both, torch_build="cu126")
-    _, note = plan_cluster(*inventory(candidate(facts, "mercer", "10.0.0.2"))).reasons
-    assert note.startswith("mercer: W6800 not used: a torch drives one vendor's GPUs, here NVIDIA's (build: cu126)")
-
-
-def test_the_plan_says_that_a_second_server_is_idle(make_facts: Any) -> None:
-    trains = candidate(make_facts(), "mercer", "10.0.0.2")
-    servers = [candidate(make_facts(), name, "10.0.0.2", role="server") for name in ("nas", "attic")]
-    assert plan_cluster(*inventory(trains, *servers)).reasons[1:] == (
-        "attic is idle: nas is the server, and a run uses one",
-    )
-
-
 def test_a_running_head_stays_head(make_facts: Any) -> None:
     a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
     assert plan_cluster(*inventory(a, b, head="a"), head="b").head == "b"
@@ -80,12 +65,6 @@ def test_behind_a_jump_host_the_address_is_the_one_in_the_heads_network(make_fac
 def test_behind_a_forwarded_port_the_address_of_the_router_is_not_taken(make_facts: Any) -> None:
     facts = make_facts(addresses=[address("10.0.0.9")])
     assert node_address(candidate(facts, "inner", "198.51.100.7"), "10.0.0.2") == "10.0.0.9"
-
-
-def test_machines_on_loopback_keep_the_loopback_address_they_were_reached_at(make_facts: Any) -> None:
-    first, second = candidate(make_facts(), "a", "127.0.0.2"), candidate(make_facts(), "b", "127.0.0.3")
-    plan = plan_cluster(*inventory(first, second))
-    assert [node.address for node in plan.nodes] == ["127.0.0.2", "127.0.0.3"]
 
 
 def test_a_taken_port_is_passed_over_and_none_free_is_an_error(make_facts: Any) -> None:
@@ -119,27 +98,6 @@ def test_a_head_that_the_inventory_names_stays_head_if_it_holds_the_newest_check
     assert plan_cluster(*inventory(a, b, head="b"), holders=frozenset({"a", "b"})).head == "b"
 
 
-DOCKER = {"interface": "docker0", "address": "172.17.0.1", "prefix": 16, "speed_mbps": 10_000}
-
-
-def test_an_address_that_several_hosts_have_leads_to_none_of_them(make_facts: Any) -> None:
-    fleet = [
-        candidate(make_facts(addresses=[DOCKER, address(f"10.0.0.{number}")]), f"h{number}", None) for number in (2, 3)
-    ]
-    # Reached through a jump host, or from a machine that has Docker too: nothing says which address leads there.
-    plan = plan_cluster(*inventory(*fleet))
-    assert [node.address for node in plan.nodes] == ["10.0.0.2", "10.0.0.3"]
-
-
-def test_the_bridge_of_the_only_host_with_docker_is_not_its_address(make_facts: Any) -> None:
-    docker = candidate(make_facts(addresses=[DOCKER, address("10.0.0.2")]), "docker", None)
-    other = candidate(make_facts(addresses=[address("10.0.0.3")]), "other", None)
-    plan = plan_cluster(*inventory(docker, other, head="docker"))
-    assert plan.head_address == "10.0.0.2"
-    fast = candidate(make_facts(addresses=[address("10.0.0.4", speed=2500)]), "fast", None)
-    assert plan_cluster(*inventory(docker, fast)).head == "fast"  # a bridge's nominal speed makes no good link
-
-
 def test_the_head_is_known_at_an_address_in_a_network_that_the_others_are_in(make_facts: Any) -> None:
     links = [address("192.168.9.1", speed=10_000), address("10.0.0.2", speed=100)]
     head = candidate(make_facts(addresses=links), "head", None)
@@ -160,15 +118,6 @@ def test_the_inventorys_cpus_count_else_those_that_this_user_may_use(make_facts:
     few = Candidate(own.host.model_copy(update={"cpus": 2}), facts, "10.0.0.2")
     assert [node.cpus for node in plan_cluster(*inventory(own, all_)).nodes] == [3, 8]
     assert [node.cpus for node in plan_cluster(*inventory(few, all_)).nodes] == [2, 8]
-
-
-def test_why_a_head_is_the_head_is_said(make_facts: Any) -> None:
-    a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
-    assert plan_cluster(*inventory(a, b, head="b")).reasons[0] == "head b: the inventory names it"
-    assert plan_cluster(*inventory(a, b, head="b"), head="a").reasons[0] == "head a: it is the running cluster's head"
-    assert plan_cluster(*inventory(a)).reasons[0] == "head a: it is the only machine"
-    assert plan_cluster(inventory(a, b)[0], {"a": a}).reasons[0] == "head a: it is the only machine that can join"
-    assert plan_cluster(*inventory(a, b)).reasons[0].startswith("head a: best link")
 
 
 def test_the_head_is_no_worker_by_role_where_another_stays_and_has_the_most_memory_of_equals(make_facts: Any) -> None:
@@ -199,14 +148,6 @@ def test_the_fastest_of_a_heads_links_counts_and_no_bridge(make_facts: Any) -> N
     assert head_of([address("10.0.0.2", speed=100), address("10.0.1.2", speed=10_000) | {"interface": "docker0"}]) == (
         "usual"
     )
-
-
-@pytest.mark.parametrize("useless", ["127.0.0.1", "169.254.3.4", "224.0.0.1", "0.0.0.0", "fe80::1%eth0", "::1"])
-def test_an_address_that_leads_nowhere_is_never_a_nodes(make_facts: Any, useless: str) -> None:
-    links = [address(useless, prefix=8, speed=100_000), address("10.0.0.2")]
-    assert node_address(candidate(make_facts(addresses=links), "a", None), None) == "10.0.0.2"
-    alone = candidate(make_facts(addresses=links[:1]), "a", None)
-    assert node_address(alone, None) == "127.0.0.1"
 
 
 def test_of_a_hosts_addresses_ipv4_comes_first_then_the_fastest(make_facts: Any) -> None:

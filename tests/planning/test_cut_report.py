@@ -11,8 +11,7 @@ from hetero_tui.planning.what_if import changed
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.pipeline import planned
 from remote_agent.planning.survey import Device, Host, Survey, Work
-from remote_agent.planning.verdicts import seconds
-from remote_agent.planning.ways import COMPUTE, EXCHANGE, PIPELINE
+from remote_agent.planning.ways import PIPELINE
 from remote_agent.settings import TrainingConfig
 
 CONFIG = TrainingConfig(strategy="pipeline", batch_size=16)
@@ -35,37 +34,6 @@ FLEET = Survey(
     notes=(WHY,),
 )
 PLAN = planned(FLEET, CONFIG)
-BEST = cut_report.prediction(FLEET, PLAN)
-
-
-def test_a_row_of_each_stage_says_its_blocks_time_and_memory_and_one_of_each_other_that_it_has_none() -> None:
-    assert cut_report.rows(FLEET, PLAN) == [
-        ["mercer", "mercer/cpu", "1-4 of 6", "40 ms", "1.62 GB", "118.0/59.0"],
-        ["nas", "nas/cpu", "5-6 of 6", "40 ms", "0.80 GB", "118.0/59.0"],
-        ["pi", "pi/cpu", "-", "-", "-", "118.0/59.0"],
-    ]
-
-
-def test_it_is_said_why_it_is_cut_what_a_step_takes_and_who_gets_no_blocks() -> None:
-    why, use, pieces, idle, limit = cut_report.verdicts(FLEET, PLAN, BEST)
-    assert why == WHY
-    assert use.startswith("use pipeline on mercer and nas: ")
-    assert "a step of 16 samples" in use
-    assert pieces == f"8 micro-batches of 2 samples, {PLAN.cut.in_flight} in flight, sent as fp32"
-    assert idle == "pi gets no blocks: a step is shorter without it"
-    assert limit in ("computing on mercer/cpu is the limit", "computing on nas/cpu is the limit")
-    assert BEST.seconds == pytest.approx(PLAN.cut.seconds)
-    assert BEST.way.exact
-
-
-def test_a_link_that_a_step_waits_for_longer_than_it_computes_is_the_limit() -> None:
-    slow = changed(FLEET, ["link=1mbit", "without=pi"])
-    plan = planned(slow, CONFIG)
-    best = cut_report.prediction(slow, plan)
-    assert best.term(EXCHANGE) > best.term(COMPUTE)
-    *_, limit = cut_report.verdicts(slow, plan, best)
-    assert limit == f"{best.bound} limit: {seconds(best.term(EXCHANGE))} of {seconds(best.seconds)}"
-    assert [term.source for term in best.terms] == [cut_report.SOURCES[term.name] for term in best.terms]
 
 
 def test_a_prediction_of_a_cut_has_what_others_have() -> None:

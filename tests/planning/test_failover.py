@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began, silence_in_words
+from hetero_tui.planning.cluster import Verdict, holders, judge_head, silence_in_words
 from remote_agent.protocol import HeadReport, RunSummary
 from remote_agent.states import RunState
 
@@ -51,9 +51,3 @@ def test_a_checkpoint_that_a_replaced_head_made_since_does_not_count() -> None:
 
 def test_a_run_without_a_checkpoint_has_no_holder() -> None:
     assert holders("digits-1", [copy("a", None)]) == frozenset()
-
-
-def test_a_newer_cluster_than_the_run_was_on_shows_that_another_laptop_has_begun() -> None:
-    found = [copy("a", 10, epoch=7), copy("b", 10, epoch=7), copy("c", 10, epoch=9, run="text-1")]
-    assert not others_began("digits-1", found, 7)
-    assert others_began("digits-1", found, 8)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import PlanError
-from hetero_tui.inventory.document import LARGEST
-from hetero_tui.planning import fleet_file
 from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, PAYLOAD, USED, WIFI_BYTES
-from hetero_tui.planning.fleet_file import AWAY_S, MAX_DEVICES, STALL_S, FleetFile, read
+from hetero_tui.planning.fleet_file import MAX_DEVICES, read
 
 TOP = "parameters: 17000000\nbatch: 512\ngflop: 6.0\n"
 
@@ -29,11 +27,11 @@ def mistakes(folder: Path, text: str) -> list[str]:
 
 
 def test_a_host_is_as_its_keys_say(tmp_path: Path) -> None:
-    text = f"{TOP}hosts:\n  nas: {{speed: 3.5, link: 100mbit, memory_gb: 8, watts: 60, price: 0.02}}\n"
-    survey = read(written(tmp_path, text)).survey
+    text = f"{TOP}hosts:\n  nas: {{speed: 3.5, link: 100mbit, memory_gb: 8}}\n"
+    survey = read(written(tmp_path, text))
     (nas,), (device,) = survey.hosts, survey.hosts[0].devices
     assert (survey.job, survey.work.parameters, survey.work.batch) == ("lab", 17_000_000, 512)
-    assert (nas.name, nas.watts, nas.price, nas.medium, nas.both) == ("nas", 60.0, 0.02, "", 0.0)
+    assert (nas.name, nas.medium, nas.both) == ("nas", "", 0.0)
     assert nas.up == nas.down == pytest.approx(PAYLOAD * 100e6 / 8)
     assert (device.name, device.speed, device.memory) == ("nas/device", 3.5, 8_000_000_000)
     assert (device.overhead_s, device.estimate) == (OVERHEAD_S, "speed as the file says")
@@ -41,7 +39,7 @@ def test_a_host_is_as_its_keys_say(tmp_path: Path) -> None:
 
 def test_a_device_of_the_catalogue_is_an_estimate_by_its_published_figures(tmp_path: Path) -> None:
     text = f"{TOP}hosts:\n  gpu: {{device: rtx4070}}\n  own: {{device: rtx4070, memory_gb: 4}}\n"
-    gpu, own = (host.devices[0] for host in read(written(tmp_path, text)).survey.hosts)
+    gpu, own = (host.devices[0] for host in read(written(tmp_path, text)).hosts)
     assert gpu.speed == pytest.approx(USED * DEVICES["rtx4070"].tflops * 1e3 / 6.0)
     assert gpu.estimate.startswith("35% of 29.1 TFLOPS fp32, https://")
     assert (gpu.memory, own.memory) == (12_000_000_000, 4_000_000_000)
@@ -49,22 +47,22 @@ def test_a_device_of_the_catalogue_is_an_estimate_by_its_published_figures(tmp_p
 
 def test_a_speed_that_is_known_counts_more_than_the_catalogues(tmp_path: Path) -> None:
     text = f"{TOP}hosts:\n  gpu: {{device: rtx4070, speed: 9}}\n"
-    (device,) = read(written(tmp_path, text)).survey.hosts[0].devices
+    (device,) = read(written(tmp_path, text)).hosts[0].devices
     assert (device.speed, device.memory, device.estimate) == (9.0, None, "speed as the file says")
 
 
 def test_hosts_on_wifi_share_one_medium_and_the_others_have_a_gigabit(tmp_path: Path) -> None:
     text = f"{TOP}hosts:\n  mac: {{speed: 5, link: wifi}}\n  nas: {{speed: 5}}\n"
-    survey = read(written(tmp_path, text)).survey
+    survey = read(written(tmp_path, text))
     mac, nas = survey.hosts
     assert (mac.medium, mac.up, mac.both, survey.media) == ("wifi", WIFI_BYTES, WIFI_BYTES, {"wifi": WIFI_BYTES})
     assert nas.up == pytest.approx(PAYLOAD * 1e9 / 8)
-    assert read(written(tmp_path, f"{TOP}hosts: {{nas: {{speed: 5}}}}\n")).survey.media == {}
+    assert read(written(tmp_path, f"{TOP}hosts: {{nas: {{speed: 5}}}}\n")).media == {}
 
 
 def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
     text = f"{TOP}hosts:\n  gpu: {{count: 2, speed: 5}}\n  nas: {{count: 1, speed: 5}}\n"
-    assert read(written(tmp_path, text)).survey.names == ("gpu-1", "gpu-2", "nas")
+    assert read(written(tmp_path, text)).names == ("gpu-1", "gpu-2", "nas")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
                 "parameters: is missing",
                 "batch: is missing",
                 "hosts: expected one host or more",
-                "line 1: expected keys: parameters, batch, gflop, faults_per_host_day, hosts",
+                "line 1: expected keys: parameters, batch, gflop, hosts",
             ],
         ),
         (f"{TOP}hosts: {{}}\n", ["line 4: hosts: expected one host or more"]),
@@ -106,6 +104,7 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
             f'{TOP}hosts: {{"a\\e[31m": {{speed: 1}}, " ": {{speed: 1}}}}\n',
             ["expected a name that can be shown, not 'a\\x1b[31m'", "expected a name that can be shown, not ' '"],
         ),
+        (f"{TOP}hosts: {{a: {{speed: 1, watts: 3}}}}\n", ["line 4: hosts.a.watts: watts in a fleet file was removed"]),
         ("parameters: 1.5\nbatch: 2\nhosts: {a: {speed: 1}}\n", ["parameters: expected a whole number above 0"]),
     ],
 )
@@ -117,26 +116,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: list[str]) -> N
 
 def test_a_file_may_have_a_thousand_devices_and_no_more(tmp_path: Path) -> None:
     text = f"{TOP}hosts:\n  a: {{count: {MAX_DEVICES - 1}, speed: 1}}\n  b: {{count: COUNT, speed: 1}}\n"
-    assert len(read(written(tmp_path, text.replace("COUNT", "1"))).survey.hosts) == MAX_DEVICES
+    assert len(read(written(tmp_path, text.replace("COUNT", "1"))).hosts) == MAX_DEVICES
     assert mistakes(tmp_path, text.replace("COUNT", "2")) == ["line 6: hosts.b: more than 1,000 devices in all"]
     assert mistakes(tmp_path, text.replace("COUNT", "100000000")) == ["line 6: hosts.b: more than 1,000 devices in all"]
-
-
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert mistakes(tmp_path, "#" * (LARGEST + 1)) == [f"larger than {LARGEST >> 10} KiB: no fleet file"]
-    whole = f"{TOP}hosts: {{a: {{speed: 1}}}}\n"
-    assert read(written(tmp_path, whole + "#" * (LARGEST - len(whole)))).survey.names == ("a",)
-    with pytest.raises(PlanError, match="can't read"):
-        read(tmp_path / "nothing.yaml")
-
-
-def test_faults_cost_stalls_of_all_a_step_made_again_and_one_host_away(tmp_path: Path) -> None:
-    survey = read(written(tmp_path, f"{TOP}hosts: {{a: {{speed: 1}}}}\n")).survey
-    found = FleetFile(survey=survey, faults_per_host_day=24.0)
-    assert found.lost(10, 2.0) == pytest.approx(240 / 86400 * (STALL_S + 2.0 + AWAY_S / 10))
-    assert found.lost(1, 2.0) == pytest.approx(24 / 86400 * (STALL_S + 2.0 + AWAY_S))
-    assert found.lost(0, 2.0) == 0.0
-    assert found.lost(10**9, 2.0) == 1.0
-    assert fleet_file.read(written(tmp_path, f"faults_per_host_day: 2\n{TOP}hosts: {{a: {{speed: 1}}}}\n")).lost(
-        1, 0.0
-    ) == pytest.approx(2 / 86400 * (STALL_S + AWAY_S))

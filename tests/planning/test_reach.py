@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from hetero_tui.inventory import Host
 from hetero_tui.planning.cluster import Candidate, node_address
 from hetero_tui.planning.reach import Door, Measured, addresses_to_try, best_addresses, closed
@@ -46,15 +44,6 @@ def test_a_host_that_closes_its_ports_is_out_with_direction_ports_and_the_comman
         "mercer and crosby can't connect to it at 10.0.0.4, TCP ports 10002, 40000: no answer (open: 6389)"
     )
     assert "on nas `sudo ufw allow from 10.0.0.2`, on nas `sudo ufw allow from 10.0.0.3`" in out.hint
-
-
-@pytest.mark.parametrize(("firewall", "command"), [("nft", "input ip6 saddr fd00::2 "), ("iptables", "ip6tables -I")])
-def test_the_command_is_one_for_ipv6_where_the_hosts_have_it(firewall: str, command: str) -> None:
-    hosts = {"mercer": "fd00::2", "nas": "fd00::4"}
-    own = {name: (address,) for name, address in hosts.items()}
-    blocked = {("mercer", hosts["nas"]): (10002,)}
-    (out,) = closed(measured(blocked, own, firewalls={"nas": firewall}), hosts, ("mercer",))
-    assert command in out.hint
 
 
 def test_a_host_whose_way_out_is_closed_is_out_too() -> None:
@@ -131,41 +120,6 @@ def test_only_a_host_that_was_tried_gets_an_address_by_its_own_doors() -> None:
     assert best_addresses(outcomes(made=(("a", "pi", "z", 1),)), own) == {"pi": "x"}
 
 
-def test_why_a_host_is_out_names_those_that_stay_and_no_others() -> None:
-    hosts = {**HOSTS, "pi": "10.0.0.5"}
-    own = {name: (address,) for name, address in hosts.items()}
-    # nas and pi are closed to all; what is between the two concerns nobody that stays
-    blocked = {(source, hosts[target]): PORTS for source in hosts for target in ("nas", "pi") if source != target}
-    out = closed(measured(blocked, own), hosts, ())
-    assert [each.host for each in out] == ["nas", "pi"]
-    assert out[0].cause.startswith("mercer and crosby can't connect to it at 10.0.0.4, TCP ports 6389, 10002, 40000")
-    assert "pi" not in out[0].cause
-    assert "nas" not in out[1].cause
-
-
-def test_where_nobody_stays_beside_it_the_others_that_are_out_are_named() -> None:
-    two = {name: HOSTS[name] for name in ("nas", "crosby")}
-    blocked = {("nas", HOSTS["crosby"]): PORTS, ("crosby", HOSTS["nas"]): PORTS}
-    out = closed(measured(blocked, {name: (address,) for name, address in two.items()}), two, ())
-    assert len(out) == 1
-    assert {"nas", "crosby"} - {out[0].host} == {name for name in two if name in out[0].cause}
-
-
-@pytest.mark.parametrize(
-    ("firewalls", "hint"),
-    [
-        ({"nas": "macos"}, "System Settings"),
-        ({"mercer": "macos"}, "open all TCP ports from 1024"),
-        ({"nas": "wsl"}, "networkingMode=mirrored"),
-        ({}, "open all TCP ports from 1024"),
-    ],
-)
-def test_the_hint_is_for_the_firewall_of_the_host_whose_ports_are_closed(firewalls: dict[str, str], hint: str) -> None:
-    blocked = {(source, HOSTS["nas"]): PORTS for source in ("mercer", "crosby")}
-    (out,) = closed(measured(blocked, firewalls=firewalls), HOSTS, ())
-    assert hint in out.hint
-
-
 def test_hosts_without_a_common_version_of_ip_are_told_so_and_no_firewall_is_blamed() -> None:
     hosts = {"mercer": "10.0.0.2", "nas": "fd00::4"}
     own = {name: (address,) for name, address in hosts.items()}
@@ -176,22 +130,3 @@ def test_hosts_without_a_common_version_of_ip_are_told_so_and_no_firewall_is_bla
     blocked["nas", "fd00::2"] = PORTS
     (out,) = closed(measured(blocked, own, {"nas": "nft", "mercer": "nft"}, "no route"), hosts, ("mercer",))
     assert "on mercer `sudo nft insert rule" in out.hint
-
-
-@pytest.mark.parametrize(
-    ("sources", "named"),
-    [
-        (1, "h0 can't"),
-        (2, "h0 and h1 can't"),
-        (3, "h0, h1 and h2 can't"),
-        (4, "h0, h1, h2 and 1 more can't"),
-        (6, "h0, h1, h2 and 3 more can't"),
-    ],
-)
-def test_of_many_that_do_not_get_through_three_are_named(sources: int, named: str) -> None:
-    hosts = {**{f"h{number}": f"10.0.1.{number}" for number in range(sources)}, "nas": "10.0.0.4"}
-    own = {name: (address,) for name, address in hosts.items()}
-    blocked = {(f"h{number}", "10.0.0.4"): PORTS for number in range(sources)}
-    keep = [name for name in hosts if name != "nas"]
-    (out,) = closed(measured(blocked, own), hosts, keep)
-    assert out.cause.startswith(f"{named} connect to it")

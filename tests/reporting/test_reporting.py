@@ -20,18 +20,21 @@ import pytest
 from hetero_tui import commanding, events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import RunError, UsageError
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
 from hetero_tui.narration import Output
-from hetero_tui.reporting import svg, table
+from hetero_tui.reporting import table
 from hetero_tui.reporting.figures import figures_of
 from hetero_tui.reporting.metrics import metrics, served
-from hetero_tui.reporting.page import page, speeds
+from hetero_tui.reporting.page import page
+from hetero_tui.reports import recording_document
 from hetero_tui.session import Session
 from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 RUN = "digits-1"
 SWEEP = "sweep-1"
@@ -95,22 +98,6 @@ HAPPENED: tuple[protocol.Event, ...] = (
 )
 
 
-def test_a_jobs_own_metric_called_loss_has_a_column_beside_that_of_the_training_loss() -> None:
-    own = protocol.Evaluated(seq=3, time=103.0, step=1, epoch=None, metrics={"loss": 0.5}, samples=9, seconds=0.1)
-    figures = figures_of(RUN, (started(), step(1, 2), own))
-    (row,) = csv.DictReader(io.StringIO(table.as_csv(figures)))
-    assert (row["loss"], row["val_loss"]) == (str(figures.steps[0].loss), "0.5")
-
-
-def test_a_metric_that_is_called_as_a_figure_of_the_training_has_a_column_of_its_own() -> None:
-    trained = dataclasses.replace(step(1, 2), scalars={"mae": 0.25})
-    metrics = {"mae": 0.5, "seconds": 3.0}
-    own = protocol.Evaluated(seq=3, time=103.0, step=1, epoch=None, metrics=metrics, samples=9, seconds=0.1)
-    (row,) = csv.DictReader(io.StringIO(table.as_csv(figures_of(RUN, (started(), trained, own)))))
-    assert (row["mae"], row["val_mae"], row["val_seconds"]) == ("0.25", "0.5", "3.0")
-    assert row["seconds"] == str(trained.seconds)
-
-
 def test_a_resumed_run_has_the_settings_and_the_speed_of_its_last_part() -> None:
     resumed = protocol.RunResumed(seq=4, time=108.0, step=1, host="fast", checkpoint="/c", config={"seed": 2})
     back = protocol.RunResumed(seq=6, time=109.0, step=2, host="fast", checkpoint="", went_back=True)
@@ -133,39 +120,11 @@ def test_steps_that_were_made_again_count_once() -> None:
     assert [each.text for each in figures.happened if each.fault] == ["half lost at step 4: <i>silent</i>"]
 
 
-def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took() -> None:
-    stopped = protocol.RunFinished(
-        seq=3, time=103.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
-    )
-    resumed = protocol.RunResumed(seq=4, time=9103.0, step=1, host="fast", checkpoint="/c")
-    figures = figures_of(RUN, (started(), step(1, 2), stopped, resumed, dataclasses.replace(step(2, 5), time=9108.0)))
-    assert figures.seconds == 9108.0 - 100.0 - 9000.0
-    assert "<dt>Took</dt><dd>8 s</dd>" in page(figures)
-
-
-def test_a_report_numbers_the_faults_as_the_app_does() -> None:
-    slow = protocol.WorkerSlow(seq=8, time=107.5, worker="fast/cpu", host="fast", step=4, factor=0.5)
-    figures = figures_of(RUN, (*HAPPENED[:7], slow))
-    assert [(each.fault, each.text.split()[1]) for each in figures.happened if each.fault] == [
-        (1, "lost"),
-        (2, "slowed"),
-    ]
-
-
 def test_a_worker_that_took_over_a_slice_took_part_in_one_step_and_not_in_two() -> None:
     once = step(1, 2)
     figures = figures_of(RUN, (started(), dataclasses.replace(once, workers=(*once.workers, once.workers[0]))))
     worker = figures.workers["fast/cpu"]
     assert (worker.steps, worker.samples, worker.seconds["compute"]) == (1, 8, 1.0)
-
-
-def test_marks_at_one_place_share_a_number_that_names_them_all() -> None:
-    marks = [svg.Mark(x=x, number=number, text="lost") for number, x in ((1, 50.0), (2, 50.0), (3, 90.0))]
-    line = svg.Series(name="loss", points=[(0.0, 1.0), (100.0, 0.0)], style="main")
-    assert re.findall(r'middle">([^<]*)</text></g>', svg.line_plot([line], marks, x_label="", y_label="")) == [
-        "1-2",
-        "3",
-    ]
 
 
 def test_a_table_has_a_row_a_step_with_what_is_known_of_it() -> None:
@@ -245,26 +204,6 @@ def test_a_page_is_whole_loads_nothing_and_draws_within_its_frame(happened: tupl
             for x, y in placed:
                 assert x is None or -1 <= float(x) <= width + 1
                 assert y is None or -1 <= float(y) <= height + 1
-
-
-def test_a_thinned_line_keeps_its_peaks_and_a_smoothed_one_begins_where_the_line_does() -> None:
-    points = [(float(x), 1.0) for x in range(100_000)]
-    points[54_321] = (54_321.0, 9.0)
-    thinned = svg.thinned(points)
-    assert len(thinned) <= svg.MAX_POINTS + 2
-    assert (54_321.0, 9.0) in thinned
-    assert svg.smoothed([(0.0, 4.0), (1.0, 4.0)], 50) == [(0.0, 4.0), (1.0, pytest.approx(4.0))]
-
-
-def test_steps_that_end_at_once_after_a_pause_are_not_drawn_as_that_fast() -> None:
-    steps, time = list[protocol.Step](), 100.0
-    for number in range(1, 101):
-        # A second for each, but the last ten: these are noted within a millisecond of each other, ten seconds later.
-        time += 1.0 if number <= 90 else 10.0 if number == 91 else 0.001
-        steps.append(dataclasses.replace(step(number, number + 1), time=time))
-    points = speeds(steps)
-    assert points[0][1] == pytest.approx(8)
-    assert max(speed for _, speed in points) < 9
 
 
 def test_metrics_are_in_prometheus_own_format_and_answered_on_loopback_alone() -> None:
@@ -409,3 +348,10 @@ def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_w
     ]
     assert told == [(4, True), (4, False)]
     assert found.happened[-2].step == 3
+
+
+def test_states_are_codes_in_metrics_and_in_json() -> None:
+    state = apply(initial("lab", (("nas", "10.0.0.2"),)), events.HostChanged(host="nas", state=HostState.RETURNING))
+    assert 'hetero_tui_hosts{state="returning"} 1.0' in metrics(state, 0.0)
+    assert recording_document(0.0, 1.0, state)["hosts"][0]["state"] == "returning"
+    assert all(" " not in each for kind in (HostState, ClusterState, RunState) for each in kind)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs import code
 from hetero_tui.runs.code import collect
 
 
@@ -58,34 +57,6 @@ def test_modules_beside_the_job_go_with_it_and_those_that_they_import(tmp_path: 
         "helper.py", "job.py", "late.py", "lazy.py", "named.py",
         "parts/__init__.py", "parts/first.py", "parts/second.py", "tools/deep.py", "tools/near.py",
     ]  # fmt: skip
-
-
-def test_a_package_wins_over_a_module_and_relative_imports_within_it_are_followed(tmp_path: Path) -> None:
-    job = write(tmp_path, job="import p\n", p="", other="")
-    (tmp_path / "p/inner").mkdir(parents=True)
-    (tmp_path / "p/__init__.py").write_text("from .inner.deep import x\n")
-    (tmp_path / "p/inner/deep.py").write_text("import other\n")
-    assert names(job) == ["job.py", "p/__init__.py", "p/inner/deep.py", "other.py"]
-
-
-def test_a_library_with_compiled_modules_that_was_installed_beside_the_job_stays(tmp_path: Path) -> None:
-    """``pip install --target .``: without its compiled modules it would hide the hosts' own."""
-    job = write(tmp_path, job="import numpy, pure, mine\nimport numpy.linalg", mine="import numpy", pure="")
-    for name, file in (("numpy", "numpy/_core.so"), ("pure", "pure.py")):
-        record = tmp_path / f"{name}-1.0.dist-info" / "RECORD"
-        record.parent.mkdir()
-        record.write_text(f"{name}/__init__.py,,\n{file},sha256=abc,1\n../../bin/{name},,\n")
-    (tmp_path / "numpy").mkdir()
-    for file in ("__init__.py", "_core.so"):
-        (tmp_path / "numpy" / file).write_text("")
-    found = collect(job)
-    assert list(found.files) == ["job.py", "pure.py", "mine.py"]
-    (notice,) = found.notices
-    assert notice == (
-        "job.py:1 imports numpy, which was installed beside the job and is not sent, since it has compiled modules: the"
-        " hosts need their own; name it in `requirements`"
-    )
-    assert "numpy/__init__.py" in names(job, str(tmp_path / "numpy"))
 
 
 def test_a_module_that_does_not_parse_is_refused_and_one_that_nobody_imports_is_not(tmp_path: Path) -> None:
@@ -147,17 +118,6 @@ def test_what_can_not_be_sent_is_refused_all_at_once(tmp_path: Path) -> None:
     assert names(job, "link") == ["job.py", "link/job.py"], "a link that is named is meant"
 
 
-def test_too_much_is_refused_with_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = write(tmp_path, job="", small="")
-    for name, size in (("big.bin", 60 << 20), ("bigger.bin", 80 << 20)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    said = refusal(job, "big.bin", "bigger.bin", "small.py")
-    assert "the job's files are 140.0 MB, more than 64.0 MB; the largest: bigger.bin 80.0 MB, big.bin 60.0 MB" in said
-    monkeypatch.setattr(code, "MAX_FILES", 2)
-    assert "more than 2 files" in refusal(job, ".")
-
-
 def test_the_archive_holds_the_files_and_what_was_left(tmp_path: Path) -> None:
     job = write(tmp_path, job="import helper\nopen('data.csv')\n", helper="x = 1\n")
     (tmp_path / "data.csv").write_text("1")
@@ -170,22 +130,3 @@ def test_the_archive_holds_the_files_and_what_was_left(tmp_path: Path) -> None:
         assert files.namelist() == ["code/job.py", "code/helper.py", "left.json"]
         assert files.read("code/helper.py") == b"x = 1\n"
         assert json.loads(files.read("left.json")) == ["data.csv", "pictures/a.png"]
-
-
-def test_it_is_said_what_the_text_names_and_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = write(
-        tmp_path / "here",
-        job="open('data.csv'); Path('pictures') / 'x'; open('made.csv')\nimport near, sent\n"
-        "if __name__ == '__main__':\n    open('report.txt')\n",
-        sent="open('./sent.csv')",
-    )
-    for name in ("data.csv", "sent.csv", "report.txt", "pictures/x"):
-        (tmp_path / "here" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "here" / name).write_text("")
-    (tmp_path / "near.py").write_text("")
-    notices = collect(job).notices
-    assert [text.split(", ")[0] for text in notices] == [
-        "job.py:1 names data.csv", "job.py:1 names pictures", "sent.py:1 names sent.csv", "job.py:2 imports near",
-    ]  # fmt: skip
-    assert f"add --with {tmp_path}/near.py" in notices[-1]
-    assert collect(job, ("data.csv", "pictures", "sent.csv", f"{tmp_path}/near.py")).notices == ()

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hetero_tui import events
 from hetero_tui.events import ClusterState
 from hetero_tui.fold import apply
-from hetero_tui.runs.elsewhere import Elsewhere
+from hetero_tui.following import Elsewhere
 from hetero_tui.state import State, initial
 from remote_agent import protocol
-from remote_agent.states import RayState, RunState
+from remote_agent.states import RayState
 
 
 def sampled(host: str, epoch: int) -> events.HostSampled:
@@ -54,20 +54,4 @@ async def test_a_host_that_runs_for_a_moment_after_its_head_is_down_is_no_new_cl
     assert looks.count == 0
     await happened(state, sampled("nas", 8))
     assert looks.count == 1
-    await elsewhere.close()
-
-
-async def test_a_sweep_of_another_terminal_is_looked_for_until_it_is_listed() -> None:
-    looks, elsewhere = looking()
-    event = sampled("mercer", 7)
-    event = replace(event, sample=replace(event.sample, run="sweep-1"))
-    up = replace(initial("lab", (("mercer", ""),)), cluster_state=ClusterState.UP, head="mercer", epoch=7)
-    sweep = protocol.RunSummary(
-        id="sweep-1", job="digits", state=RunState.RUNNING, step=0, loss=None, started=1.0, script=True
-    )
-    for runs, times in (((), 1), ((replace(sweep, script=False),), 2), ((sweep,), 2), ((sweep,), 2)):
-        elsewhere(event, up, replace(up, runs=runs))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert looks.count == times
     await elsewhere.close()

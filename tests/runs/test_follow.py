@@ -95,18 +95,6 @@ async def test_a_connection_that_breaks_twice_loses_no_event_and_doubles_none(ma
     assert len(breaks) >= len(BREAKS)
 
 
-async def test_attaching_later_gives_the_whole_history_from_the_first_event(machines: EmbeddedMachines) -> None:
-    transport = link_to(machines)
-    try:
-        await start_writer(transport, 3, last_word=True)
-        for _ in range(2):
-            seen: list[int] = []
-            await collect(transport, "r", seen)
-            assert seen == [1, 2, 3, 4]
-    finally:
-        await transport.close()
-
-
 async def test_a_history_that_breaks_off_is_read_again_with_few_of_its_steps_and_what_is_new_is_read_whole(
     machines: EmbeddedMachines,
 ) -> None:

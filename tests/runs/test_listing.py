@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_tui.errors import RunError, UsageError
-from hetero_tui.runs.listing import beside, find_among, find_to_stop, told_best
+from hetero_tui.runs.listing import find_among, find_to_stop, told_best
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
@@ -51,15 +51,6 @@ def test_a_misspelt_run_is_answered_with_the_nearest_one_and_all_that_there_are(
     assert caught.value.hint == "runs: text-7f3a, digits-0b12"
 
 
-@pytest.mark.parametrize("run", [None, "text-7f3a"])
-def test_where_there_is_no_run_the_hint_says_how_to_start_one(run: str | None) -> None:
-    with pytest.raises(RunError) as caught:
-        find_among((), run)
-    starts = "`hetero-tui train digits` starts one; after `down --purge`, `up` lists the runs that were kept"
-    assert caught.value.hint == starts
-    assert str(caught.value).startswith("no run "), "no name of a step that no user knows"
-
-
 def test_a_stop_without_a_name_ends_the_only_run_that_is_under_way_though_it_is_not_the_newest() -> None:
     runs = (told("a", "running", head="a", run="text-1"), told("a", "finished", head="a", run="digits-2"))
     assert find_to_stop(runs, None)[1].id == "text-1"
@@ -72,22 +63,3 @@ def test_where_several_runs_are_under_way_a_stop_has_to_name_one() -> None:
         find_to_stop(runs, None)
     assert str(caught.value) == "stop run: text-1 and text-2 are under way -> name the one to stop"
     assert find_to_stop(runs, "text-1")[1].id == "text-1"
-
-
-@pytest.mark.parametrize("run", [None, "text-1"])
-def test_a_stop_of_a_run_that_is_over_says_so_and_what_is_under_way(run: str | None) -> None:
-    over = told("a", "stopped", head="a", run="text-1")
-    with pytest.raises(RunError) as caught:
-        find_to_stop((over,), run)
-    assert str(caught.value) == "stop run: text-1 is stopped already -> no run is under way"
-    with pytest.raises(RunError) as caught:
-        find_to_stop((over, told("a", "running", head="a", run="text-2")), "text-1")
-    assert caught.value.hint == "under way: text-2"
-
-
-def test_a_run_that_starts_beside_others_is_said_to_share_the_machines_with_them() -> None:
-    over, live = told("a", "stopped", head="a", run="text-1"), told("a", "running", head="a", run="text-2")
-    assert beside([over]) == ""
-    said = "text-2 is under way on these machines, too: each run makes the others slower -> `hetero-tui stop text-2`"
-    assert beside([over, live]) == f"{said} ends it"
-    assert beside([live, told("a", "starting", head="a", run="sweep-3")]).startswith("text-2 and sweep-3 are under way")

@@ -59,16 +59,3 @@ async def test_a_coordinator_that_is_started_again_is_followed_and_one_that_is_n
     assert await said([RunState.RUNNING, RunState.FINISHED], is_lost=False) == ["on one", "on one"]
     assert await said([RunState.LOST], is_lost=False) == ["on one"]
     assert await said(["nobody"], is_lost=False) == ["on one"]
-
-
-async def test_an_error_while_lines_are_read_reaches_who_follows() -> None:
-    async def lines(place: Place, lost: Callable[[HostError], None]) -> AsyncGenerator[LoggedLine]:
-        raise RunError(f"{place[0]} has no such run", step="logs")
-        yield
-
-    async def ask() -> Place:
-        raise AssertionError("nothing is to be asked")
-
-    coming = follow_logs(("one", SUMMARY), lines, ask, ignore)
-    with pytest.raises(RunError, match="no such run"):
-        await asyncio.wait_for(anext(coming), PATIENCE)

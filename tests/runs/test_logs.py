@@ -104,16 +104,6 @@ async def test_one_host_or_process_can_be_asked_for_and_scripts_get_json(
         assert json.loads(capsys.readouterr().out) == document
 
 
-async def test_following_a_run_that_is_over_ends_with_what_is_there(
-    machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with logged(machines) as session, asyncio.timeout(PATIENCE):
-        assert await commanding.logs(session, Output(plain=True), RUN, follow=True) == 0
-        assert [line for line in capsys.readouterr().out.splitlines() if "quarter" not in line] == MERGED
-        await commanding.logs(session, Output(plain=True), RUN, "quarter", follow=True)
-        assert capsys.readouterr().out == "1970-01-01T00:00:25.000Z [quarter/cpu] unseen\n"
-
-
 async def test_runs_and_their_logs_are_there_after_down_and_until_the_next_up(
     machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,11 +155,3 @@ async def test_a_connection_that_breaks_while_a_run_is_followed_costs_no_line_an
     assert [line.partition("] ")[2] for line in lines] == [
         *("epoch 1", "Traceback", "epoch 2", "epoch 2 as well", "epoch 3")
     ]
-
-
-async def test_an_unknown_run_or_host_is_an_error_that_names_those_that_there_are(machines: EmbeddedMachines) -> None:
-    async with logged(machines) as session:
-        with pytest.raises(RunError, match="digits-1"):
-            await commanding.logs(session, Output(plain=True), "digits-2")
-        with pytest.raises(UsageError, match="fast, half, quarter"):
-            await commanding.logs(session, Output(plain=True), RUN, "fats")

@@ -7,22 +7,20 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.commanding import Call
-from hetero_tui.errors import ClusterError, RunError, RunStopped, TakenDown
+from hetero_tui.errors import RunError, TakenDown
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.launcher import open_session
-from hetero_tui.narration import Output
 from hetero_tui.runs import recovery as module
 from hetero_tui.runs.failover import Formed
-from hetero_tui.runs.recovery import FleetRecovery, LookingOn
-from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.recovery import FleetRecovery
+from hetero_tui.runs.watching import Seen
 from remote_agent import protocol
 from remote_agent.states import RunState
 
@@ -57,46 +55,11 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     await watched.fleet.close()
 
 
-async def test_why_a_host_is_not_taken_back_is_told_once_for_each_cause(tmp_path: Path) -> None:
-    said = asyncio.Queue[str]()
-    refused = asyncio.Queue[str]()
-    for cause in ("one", "one", "two"):
-        refused.put_nowait(cause)
-
-    async def refuse(_: str) -> None:
-        raise ClusterError(await refused.get(), step="up")
-
-    watched = Watched(tmp_path)
-    watched.fleet.emit = lambda event: said.put_nowait(event.text) if isinstance(event, events.Notice) else None
-    watched.recovery._take_in = refuse
-    watched.recovery.look_after(frozenset({HOST}))
-    try:
-        async with asyncio.timeout(PATIENCE):
-            told = [await said.get(), await said.get()]
-    finally:
-        await watched.recovery.close()
-        await watched.fleet.close()
-    assert [text.rpartition(" ")[2] for text in told] == ["one", "two"]
-    assert all(HOST in text for text in told)
-
-
 async def test_a_host_that_was_missed_before_a_teardown_is_taken_back_after_it(watched: Watched) -> None:
     watched.recovery.look_after(frozenset({HOST}))
     assert await watched.next_taken_in() == HOST
 
     await watched.recovery.close()
-    watched.recovery.look_after(frozenset({HOST}))
-    assert await watched.next_taken_in() == HOST
-
-
-async def test_a_host_that_was_back_and_is_missed_by_the_next_run_is_taken_back_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LiveFleet, "members", frozenset({HOST}))  # it is in the cluster once it was taken in
-    watched.recovery.look_after(frozenset({HOST}))
-    assert await watched.next_taken_in() == HOST
-    await asyncio.sleep(0)  # nobody waits for it from now on
-
     watched.recovery.look_after(frozenset({HOST}))
     assert await watched.next_taken_in() == HOST
 
@@ -124,15 +87,6 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
         await asyncio.wait_for(watched.taken_in.get(), 2.0)
 
 
-async def test_no_host_is_taken_back_while_a_run_is_let_go_on(watched: Watched) -> None:
-    """Each was looked at and started once more beside the new head, whose start took twice as long for it."""
-    async with watched.recovery._working("resuming"):
-        watched.recovery.look_after(frozenset({HOST}))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(watched.taken_in.get(), 2.0)
-    assert await watched.next_taken_in() == HOST
-
-
 @pytest.mark.parametrize("way", ["fail over", "restart", "look after"])
 async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(tmp_path: Path, way: str) -> None:
     path = tmp_path / "inventory.yaml"
@@ -151,16 +105,6 @@ async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do
                     else recovery.restart("run", "it ended")
                 )
         assert {*asyncio.all_tasks()} == before
-
-
-async def test_what_serves_metrics_only_looks(tmp_path: Path) -> None:
-    path = tmp_path / "inventory.yaml"
-    path.write_text(f"cluster: {{name: none-{secrets.token_hex(4)}}}\nhosts: {{{HOST}: {{connection: local}}}}\n")
-    call = Call(path=path, output=Output(False, True), accept=False)
-    async with asyncio.timeout(PATIENCE), call.session(narrate=False, stays=True) as session:
-        assert isinstance(session._recovery, LookingOn)
-    async with asyncio.timeout(PATIENCE), call.session(narrate=False) as session:
-        assert not isinstance(session._recovery, LookingOn)  # `attach` and `train` let a run go on
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -231,30 +175,6 @@ async def test_a_run_that_was_stopped_from_another_laptop_does_not_go_on(
                 if way == "fail over"
                 else watched.recovery.restart("text-1", "it ended")
             )
-
-
-@pytest.mark.parametrize(
-    ("state", "checkpoint", "said"),
-    [
-        (RunState.STOPPED, None, "text-1 was stopped .*start it anew"),
-        (RunState.STOPPED, 2, "text-1 was stopped .*hetero-tui resume text-1"),
-        (RunState.LOST, None, "it ended -> start it anew"),
-        (RunState.LOST, 2, "only shows: `hetero-tui resume text-1`"),
-    ],
-)
-async def test_what_only_shows_a_run_says_how_its_files_say_that_it_ended(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, state: RunState, checkpoint: int | None, said: str
-) -> None:
-    about = {"job": "text", "step": 0, "loss": None, "started": 1.0, "checkpoint": checkpoint}
-
-    async def copies(*_: Any) -> Any:
-        return ((HOST, protocol.RunSummary(id="text-1", state=state, **about)),)
-
-    monkeypatch.setattr(module, "list_copies", copies)
-    shows = LookingOn(watched.fleet, *[cast("Any", None)] * 4)
-    with pytest.raises(RunError, match=said) as error:
-        await shows.restart("text-1", "it ended")
-    assert isinstance(error.value, RunStopped) is (state is RunState.STOPPED)
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError, UsageError
-from hetero_tui.runs.script import read_script, refuse_ours
+from hetero_tui.runs.order import read_script, refuse_ours
 
 
 def test_a_script_and_its_arguments_are_an_order(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 from hetero_tui import deadlines
 from hetero_tui.errors import HeadGone
 from hetero_tui.runs import watching
-from hetero_tui.runs.seen import KEPT, Seen
-from hetero_tui.runs.watching import head_loss, until_lost
+from hetero_tui.runs.watching import KEPT, Seen, head_loss, until_lost
 from hetero_tui.text import HostText
 from remote_agent.protocol import HeadReport
 
@@ -45,13 +44,6 @@ async def test_the_loss_of_the_head_ends_what_waits_for_it() -> None:
         await asyncio.wait_for(look(), 10)
     assert seen == [0, 1, 2]
     assert closed == ["closed"]
-
-
-async def test_what_ends_by_itself_ends_without_an_error() -> None:
-    watch = asyncio.create_task(asyncio.Event().wait())
-    seen = [number async for number in until_lost(numbers(3, for_ever=False, closed=[]), watch)]  # type: ignore[arg-type]
-    watch.cancel()
-    assert seen == [0, 1, 2]
 
 
 class Fleet:
@@ -129,15 +121,3 @@ def test_of_a_long_run_only_the_newest_events_are_kept() -> None:
     assert seen.lines(after=KEPT) == f"line {KEPT + 1}\nline {KEPT + 2}\n".encode()
     assert seen.same(HostText("line 1"), 1)
     assert not seen.same(HostText("another"), KEPT)
-
-
-def test_of_a_run_that_was_attached_to_late_what_is_older_is_not_kept() -> None:
-    seen = Seen()
-    for seq in (1, 500, 1000, 1001):  # its history in few steps
-        seen.add(HostText(f"line {seq}"), seq)
-    assert seen.lines(after=1000) == b"line 1001\n"
-    assert seen.lines(after=998) == b""
-    assert all(seen.same(HostText(f"line {seq}"), seq) for seq in (1, 900, 1000, 1001))
-    assert not seen.same(HostText("line 1000"), 1001)
-    seen.cut(1000)
-    assert (seen.last, seen.lines(after=999)) == (1000, b"line 1000\n")

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hetero_tui.errors import UsageError
-from hetero_tui.fleet import agent
-from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs.weights import _NAME, SINGLE, _bring, refuse_kind, refuse_others
-from hetero_tui.text import HostText
-from hetero_tui.transport import open_transport
-from remote_agent.protocol import Exported
+from hetero_tui.runs.weights import _NAME, SINGLE, refuse_kind, refuse_others
 
 NAMES = ("config.json", "model.safetensors")
 
@@ -46,92 +36,11 @@ def test_a_file_in_a_folders_place_is_refused_and_so_is_a_folder_in_a_files(tmp_
     refuse_kind(tmp_path / "new", form)
 
 
-@pytest.mark.parametrize(
-    ("form", "mark"), [("hf", "config.json"), ("merged", "config.json"), ("peft", "adapter_config.json")]
-)
-def test_a_folder_of_other_files_is_refused_before_the_head_makes_the_export(
-    tmp_path: Path, form: str, mark: str
-) -> None:
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"such as notes\.txt") as error:
-        refuse_kind(tmp_path, form)
-    assert "--output" in error.value.hint
-    (tmp_path / mark).touch()
-    refuse_kind(tmp_path, form)  # an earlier export, whose other files the job has made
-
-
 @pytest.mark.parametrize("form", ["pt", "hf"])
 def test_a_place_below_a_file_is_refused_before_the_head_makes_the_export(tmp_path: Path, form: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file is a file"):
         refuse_kind(tmp_path / "file/new/weights", form)
-
-
-@pytest.mark.parametrize("form", ["pt", "hf"])
-def test_a_place_in_a_folder_that_does_not_exist_is_refused_and_no_folder_is_made(tmp_path: Path, form: str) -> None:
-    with pytest.raises(UsageError, match=f"can't be written: there is no folder {tmp_path}/some/new") as refused:
-        refuse_kind(tmp_path / "some/new/weights", form)
-    assert refused.value.hint == "make it, or name another place with --output"
-    assert not [*tmp_path.iterdir()]
-
-
-class Gone(Exception):
-    """The command that exports was ended."""
-
-
-def lines_of(step: int, *, ends_before: str = "") -> Callable[..., Any]:
-    """What follows a file of an export at a step: its one line, or the end of the command that reads it."""
-
-    @asynccontextmanager
-    async def follow(*words: str, step: str = "") -> AsyncIterator[AsyncIterator[HostText]]:
-        async def lines() -> AsyncIterator[HostText]:
-            if words[-1] == ends_before:
-                raise Gone
-            yield HostText(base64.b64encode(b"%d" % at).decode())
-
-        yield lines()
-
-    at = step
-    return follow
-
-
-async def test_an_export_that_is_ended_leaves_the_files_of_the_one_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model of several files would else be half of one step and half of another, and load without a word."""
-    transport = open_transport(Host(name="nas", connection="local"), Inventory(cluster="lab", hosts=()))
-    found = Exported(files=dict.fromkeys(NAMES, 1), step=1, name="hf-1")
-    for step, ends_before in ((1, ""), (2, NAMES[-1])):
-        monkeypatch.setattr(agent, "follow", lines_of(step, ends_before=ends_before))
-        with pytest.raises(Gone) if ends_before else nullcontext():
-            await _bring(transport, "lab", (), found, tmp_path / "model", is_single=False)
-        assert {path.name: path.read_text() for path in (tmp_path / "model").iterdir()} == dict.fromkeys(NAMES, "1")
-
-
-async def test_the_files_of_two_exports_to_one_folder_are_all_of_one_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = open_transport(Host(name="nas", connection="local"), Inventory(cluster="lab", hosts=()))
-    found = Exported(files=dict.fromkeys(NAMES, 1), step=1, name="hf-1")
-    first_is_here, second_is_done = asyncio.Event(), asyncio.Event()
-
-    @asynccontextmanager
-    async def slow(*words: str, step: str = "") -> AsyncIterator[AsyncIterator[HostText]]:
-        if words[-1] == NAMES[-1]:
-            first_is_here.set()
-            await second_is_done.wait()
-        async with lines_of(1)(*words) as lines:
-            yield lines
-
-    monkeypatch.setattr(agent, "follow", slow)
-    one = asyncio.create_task(_bring(transport, "lab", (), found, tmp_path, is_single=False))
-    await first_is_here.wait()
-    monkeypatch.setattr(agent, "follow", lines_of(2))
-    await _bring(transport, "lab", (), found, tmp_path, is_single=False)
-    assert {path.read_text() for path in tmp_path.iterdir() if path.suffix != ".part"} == {"2"}
-    second_is_done.set()
-    await one
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(NAMES, "1")
 
 
 def test_files_may_be_in_a_folder_of_the_export_and_nowhere_else(tmp_path: Path) -> None:

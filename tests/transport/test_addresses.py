@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hetero_tui.transport import addresses
+from hetero_tui.transport import connection as addresses
 
 V4 = "127.0.0.1"
 

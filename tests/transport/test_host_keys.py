@@ -96,15 +96,3 @@ def test_accepting_mends_a_last_line_without_newline(tmp_path):
     path.write_text(line("a", OTHER).rstrip())
     host_keys.accept(path, TARGET, KEY)
     assert path.read_text() == line("a", OTHER) + line("[mercer.local]:2222", KEY)
-
-
-def test_of_a_large_file_only_the_lines_that_may_be_about_a_host_are_parsed(tmp_path, monkeypatch):
-    """200,000 lines kept all hosts waiting past their deadlines."""
-    hashed = "|1|JfKTdBh7rNbXkVAQCRp4OQoPfmI=|USECr3SWf1JUPsms5AqfD5QfxkM="
-    lines = [line(f"host-{number}", KEY) for number in range(500)] + [line(hashed, KEY), line("|1|bad|bad", KEY)]
-    parsed: list[str] = []
-    original = asyncssh.import_known_hosts
-    monkeypatch.setattr(asyncssh, "import_known_hosts", lambda text: parsed.append(text) or original(text))
-    text = "".join([*lines, line("*.lan", KEY), line("[mercer.local]:2222", KEY)])
-    assert verdict(tmp_path, text) == (Verdict.KNOWN, 504)
-    assert len(parsed) == 2

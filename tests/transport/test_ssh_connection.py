@@ -3,24 +3,18 @@
 import asyncio
 import errno
 import os
-import re
 import shutil
 import socket
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import asyncssh
 import pytest
-from asyncssh import sk_eddsa
 
 from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, BadAnswer, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
-from hetero_tui.transport import failures, identities, ssh
-from hetero_tui.transport.failures import Place
-from tests.processes import ends
+from hetero_tui.transport import ssh
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
 
@@ -75,18 +69,6 @@ async def test_the_shown_key_can_be_accepted_and_is_then_known_to_openssh_too(se
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     name = f"[{server.host.address}]:{server.host.port}"
     subprocess.run(["ssh-keygen", "-F", name, "-f", file], check=True, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize(
-    ("number", "says"),
-    [(errno.ENETUNREACH, "no network of this computer leads to"), (errno.EHOSTUNREACH, "no route to")],
-)
-def test_a_computer_without_a_network_is_told_from_a_host_that_is_off(number, says):
-    place = failures.Place(host="nas", step="connect", endpoint="10.0.0.2")
-    for error in (OSError(number, os.strerror(number)), OSError(f"Multiple exceptions: [Errno {number}] x")):
-        explained = failures.explain(error, place)
-        assert isinstance(explained, Unreachable)
-        assert explained.cause == f"{says} 10.0.0.2"
 
 
 async def test_accepting_new_host_keys_never_accepts_a_changed_one(server, connect, tmp_path):
@@ -156,24 +138,6 @@ async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_p
     assert f"run `ssh-add {tmp_path}/locked`" in caught.value.hint
 
 
-@pytest.mark.parametrize("has_agent", [False, True])
-async def test_a_key_on_a_security_key_is_the_agents_to_use(openssh, connect, tmp_path, monkeypatch, has_agent):
-    """Only OpenSSH's agent can have the hardware sign."""
-    key = sk_eddsa._SKEd25519Key.make_private((bytes(31) + b"\x01", "ssh:", 1, b"handle", b""))
-    key.write_private_key(tmp_path / "id_ed25519_sk", "openssh")
-    key.write_public_key(tmp_path / "id_ed25519_sk.pub", "openssh")
-    shutil.copy(tmp_path / "id_ed25519_sk.pub", tmp_path / "client_key.pub")  # which lets users in
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    if has_agent:  # without this key
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "none"))
-    own = openssh.host.model_copy(update={"identity_file": str(tmp_path / "id_ed25519_sk")})
-    with pytest.raises(AuthenticationFailed, match=r"on a security key: run ssh-add .*id_ed25519_sk first"):
-        await connect(own).connect()
-    offered = identities.explicit(str(tmp_path / "id_ed25519_sk"), Place(host="real", step="", endpoint=""))
-    assert "agent_path" not in offered, "the agent is asked"
-    assert [each.algorithm for each in offered["agent_identities"]] == [b"sk-ssh-ed25519@openssh.com"]
-
-
 @pytest.fixture
 async def authority(openssh, tmp_path):
     """A server that lets in only who shows a certificate of this authority, which the client's key has beside it."""
@@ -230,13 +194,6 @@ async def test_an_identity_file_that_is_none_is_said_so(server, connect, tmp_pat
         (tmp_path / "key").write_text(content)
     with pytest.raises(AuthenticationFailed, match=words):
         await connect(server.changed(identity_file=str(tmp_path / "key"))).connect()
-
-
-async def test_an_identity_file_that_is_a_pipe_is_not_waited_for(server, connect, tmp_path):
-    os.mkfifo(tmp_path / "key")
-    async with asyncio.timeout(5):
-        with pytest.raises(AuthenticationFailed, match="is no file"):
-            await connect(server.changed(identity_file=str(tmp_path / "key"))).connect()
 
 
 async def test_a_closed_port_refuses_at_once(connect):
@@ -330,16 +287,6 @@ async def test_ssh_config_names_user_port_key_and_known_hosts(server, connect, t
     assert transport.address == host.address
     with pytest.raises(AuthenticationFailed, match="nosuchuser"):  # the inventory's own field wins
         await connect(Host(name="shed", address="shed", user="nosuchuser"), config=(config,)).connect()
-
-
-async def test_an_identity_file_of_ssh_config_that_is_missing_is_passed_over(server, connect, tmp_path):
-    host = server.host
-    config = tmp_path / "config"
-    config.write_text(f"IdentityFile {tmp_path}/missing\nIdentityFile {host.identity_file}\n")
-    await connect(server.changed(identity_file=None), config=(config,)).connect()
-    config.write_text(f"IdentityFile {tmp_path}/missing\n")
-    with pytest.raises(AuthenticationFailed):
-        await connect(server.changed(identity_file=None), config=(config,)).connect()
 
 
 @pytest.mark.parametrize(
@@ -447,19 +394,6 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     assert await transport.round_trip() > 0
 
 
-async def test_a_start_up_file_that_throws_stderr_away_takes_nothing_else(openssh, connect, tmp_path):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand exec 2>/dev/null; eval "$SSH_ORIGINAL_COMMAND"\n')
-    await openssh.stop()
-    await openssh.start()
-    transport = connect(openssh.host)
-    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
-    assert (done.exit_status, done.stdout.raw) == (0, "out\n")
-    async with transport.stream(["sh", "-c", "echo $$; exec sleep 600"], step="follow", silence=60) as lines:
-        pid = int((await anext(lines)).raw)
-    assert await asyncio.to_thread(ends, pid)
-
-
 async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_commands(openssh, connect, tmp_path):
     """It would run a Python program that we send as one of the shell's."""
     with (tmp_path / "sshd_config").open("a") as config:
@@ -470,20 +404,6 @@ async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_comm
     with pytest.raises(HostError, match="its login shell ran no command within 2 s: a start-up file"):
         await connect(openssh.host).run(["sh"], step="try", deadline=2, stdin=f"echo > {ran}\n".encode())
     assert not ran.exists()
-
-
-async def test_a_menu_in_a_commands_place_is_quoted(openssh, connect, tmp_path):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write("ForceCommand echo 'Welcome'; echo '1) backup  2) restore'; exec cat\n")
-    await openssh.stop()
-    await openssh.start()
-    transport = connect(openssh.host)
-    with pytest.raises(HostError, match=re.escape('the last that it said is "1) backup 2) restore"')) as caught:
-        await transport.run(["true"], step="try", deadline=2, stdin=b"1\n")
-    assert caught.value.status == "unreachable"
-    with pytest.raises(HostError, match="nothing came for 2 s"):
-        async with transport.stream(["true"], step="follow", silence=2) as lines:
-            _ = [line async for line in lines]
 
 
 async def test_a_start_up_file_may_print_ten_megabytes_but_not_without_end(openssh, connect, tmp_path):
@@ -558,17 +478,6 @@ async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openss
             _ = [line async for line in lines]
 
 
-async def test_a_start_up_file_that_exports_cdpath_or_denies_files_to_their_owner_does_no_harm(
-    openssh, connect, tmp_path
-):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand export CDPATH=.:/tmp; umask 777; eval "$SSH_ORIGINAL_COMMAND"\n')
-    await openssh.stop()
-    await openssh.start()
-    done = await connect(openssh.host).run(["sh", "-c", 'echo "${CDPATH-none}"; umask'], step="try", deadline=30)
-    assert done.stdout.raw == "none\n0077\n"
-
-
 async def test_an_ssh_config_that_can_not_be_read_is_named(openssh, connect, tmp_path):
     def make(kind: str) -> Path:
         path = tmp_path / kind
@@ -583,15 +492,6 @@ async def test_an_ssh_config_that_can_not_be_read_is_named(openssh, connect, tmp
     for kind, says in (("pipe", "pipe is no file"), ("folder", "folder is no file"), ("old", "old, line 2 is no text")):
         with pytest.raises(HostError, match=says):
             await connect(openssh.host, config=(make(kind),)).connect()
-
-
-async def test_a_command_in_ssh_config_that_takes_too_long_is_what_is_named(openssh, connect, tmp_path, monkeypatch):
-    config = tmp_path / "config"
-    config.write_text('Match exec "sleep 3"\n  User x\n')
-    transport = connect(openssh.host, config=(config,))
-    monkeypatch.setattr(transport, "_dialler", replace(transport._dialler, deadline=0.5))
-    with pytest.raises(HostError, match=r"reading ~/.ssh/config took longer than 0.5 s"):
-        await transport.connect()
 
 
 async def test_known_hosts_that_are_a_pipe_hold_no_key(openssh, connect, tmp_path):
@@ -625,58 +525,6 @@ async def test_what_a_server_wants_beside_a_key_is_said(openssh, connect, tmp_pa
     with pytest.raises(HostError, match=says) as caught:
         await connect(openssh.host).connect()
     assert caught.value.status == status
-
-
-class WantsACode(asyncssh.SSHServer):
-    """A server as one with two factors is: it asks for a code."""
-
-    def kbdint_auth_supported(self) -> bool:
-        return True
-
-
-async def test_a_second_factor_is_named(connect, tmp_path):
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=WantsACode)
-    port = server.get_port()
-    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {key.export_public_key().decode()}")
-    host = Host(name="two", address="127.0.0.1", port=port, user="me", known_hosts=str(tmp_path / "known"))
-    async with server:
-        with pytest.raises(
-            AuthenticationFailed, match=r"more than a key from user 'me': a code \(keyboard-interactive\)"
-        ):
-            await connect(host).connect()
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("Port 99999", "127.0.0.1 port 99999 has no port from 1 to 65535"),
-        ("ProxyCommand false", r"127.0.0.1 port \d+ \(by ProxyCommand\) closed the connection during login"),
-        ("ProxyCommand /nonexistent/program", "No such file or directory"),
-        ("Include {config}", "~/.ssh/config includes itself"),
-    ],
-)
-async def test_what_ssh_config_says_wrongly_is_one_line(common, connect, tmp_path, line, says):
-    config = tmp_path / "config"
-    config.write_text(line.format(config=config) + "\n")
-    host = common.host.model_copy(update={"port": None} if "Port" in line else {})
-    with pytest.raises(HostError, match=says) as caught:
-        await connect(host, config=(config,)).connect()
-    assert caught.value.hint
-
-
-async def test_an_agent_that_does_not_answer_is_not_told_as_the_hosts_fault(common, connect, monkeypatch, short_folder):
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(short_folder / "agent"))
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(short_folder / "agent"))
-        silent.listen()
-        transport = connect(common.host.model_copy(update={"identity_file": None}))
-        object.__setattr__(transport._dialler, "deadline", 1.0)
-        with pytest.raises(
-            Unreachable, match=r"is an SSH server, but logged .* in neither nor refused it within 1 s"
-        ) as caught:
-            await transport.connect()
-    assert "ssh-add -l" in caught.value.hint
 
 
 async def test_a_server_gets_no_more_logins_at_once_than_it_takes_by_default(openssh, connect, tmp_path):

@@ -11,7 +11,7 @@ from hetero_tui.events import ClusterState, HostState, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.state import Behind
 from hetero_tui.ui.keys import VIEWS
-from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.screens.help import HostScreen
 from hetero_tui.ui.screens.main import MainScreen
 from remote_agent.protocol import WorkerLost
 from tests.ui.looking import dialog_text, pane_text, resize, rows_of, seen, settle, show, text_of, title_of, toasts

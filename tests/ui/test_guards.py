@@ -8,10 +8,10 @@ import pytest
 
 from hetero_tui.events import HostKeyOffered
 from hetero_tui.fold import apply
+from hetero_tui.intents import BUSY
 from hetero_tui.state import State
 from hetero_tui.ui.guards import DOWN, KEY, RESUME, STOP, TRAIN, UP, back_refusal, drain_refusal, offering, refusal
 from hetero_tui.ui.keys import KEYS
-from hetero_tui.ui.opening import BUSY
 from remote_agent.states import RunState
 from tests.ui import scenarios
 from tests.ui.looking import view_of

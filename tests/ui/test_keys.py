@@ -10,13 +10,12 @@ import pytest
 from hetero_tui.errors import UsageError
 from hetero_tui.events import RunChanged
 from hetero_tui.fold import apply
-from hetero_tui.recording.recording import Recording
-from hetero_tui.recording.replay import Replay
+from hetero_tui.recording.replay import Recording, Replay
 from hetero_tui.ui.keys import ADD, DEMO, EDIT, FAULTS, FLEET, KEYS, RUN, clashes, remapped, shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.replaying import ReplayApp
-from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.screens.help import HostScreen
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import keys_line, outcome_line
 from remote_agent.states import RunState

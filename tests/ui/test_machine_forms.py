@@ -15,7 +15,7 @@ from hetero_tui.ui.screens.check import CheckScreen
 from hetero_tui.ui.screens.install import InstallScreen
 from hetero_tui.ui.screens.machine import MachineScreen
 from hetero_tui.ui.screens.main import MainScreen
-from hetero_tui.ui.screens.remove import RemoveScreen
+from hetero_tui.ui.screens.questions import RemoveScreen
 from tests.ui.looking import dialog_text, settle, toasts
 
 FILE = """# mine
@@ -153,26 +153,6 @@ async def test_a_machine_is_taken_out_after_a_question_and_not_while_another_nee
         await pilot.press("right", "enter")
         await pilot.pause()
     assert inventory.read_text() == FILE.replace(FILE.splitlines()[3] + "\n", "")
-
-
-async def test_those_of_ssh_config_are_looked_at_and_only_who_answers_is_added(
-    tmp_path, scenarios, open_app, monkeypatch
-) -> None:
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/config").write_text(f"Host dead rack\n  HostName 127.0.0.1\n  Port {closed_port()}\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = tmp_path / "inventory.yaml"
-    app = open_app(scenarios.empty(), machines=lambda: Machines(path))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("a")
-        assert "In ~/.ssh/config: dead, rack" in dialog_text(app)
-        await pilot.click("#elsewhere")
-        await pilot.pause()
-        assert app.screen.query_one("#names", Input).value == "dead rack"
-        await pilot.press("enter")
-        await settle(app, pilot)
-        assert dialog_text(app).count("not added") == 2
-    assert not path.exists()
 
 
 async def test_a_fleet_without_a_file_of_its_own_has_no_forms_and_readonly_refuses_them(

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from hetero_tui import events as ev
-from hetero_tui.calls import call_for
 from hetero_tui.events import HostState
 from hetero_tui.faults import LOST, NEW_PLAN
 from hetero_tui.fold import apply
-from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport
+from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport, call_for
 from hetero_tui.reports import run_rows
 from hetero_tui.state import FIRST_STEP, WORKERS, Behind, Fault, LogLine, Phase, RunView, State
 from hetero_tui.ui import train_form

@@ -20,8 +20,8 @@ from hetero_tui.fold import apply
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import QUIT_FOR_GOOD
-from hetero_tui.ui.screens.host_key import HostKeyScreen
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.screens.questions import HostKeyScreen
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent.states import RunState
 from tests.ui.looking import dialog_text, resize, seen, settle, show, text_of, toasts, type_ahead

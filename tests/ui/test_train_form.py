@@ -19,7 +19,7 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.screens.train import TrainScreen, settings_lines, under_way
 from hetero_tui.ui.train_form import foot
-from hetero_tui.ui.widgets.events import EventLog
+from hetero_tui.ui.widgets.lines import EventLog
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 from tests.ui.looking import dialog_text, settle

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,6 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.findings import idle_devices, of_room
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
-from hetero_tui.fleet.install.pace import Pace
 from hetero_tui.fleet.install.platforms import Platform, platform_of, why_unfit
 from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
@@ -102,7 +100,6 @@ class _Bootstrap:
         self._anew = (anew or frozenset()) - in_use
         self._fetching = {name: asyncio.Lock() for name in ("uv", "wheels")}
         self._with_uv: set[str] = set()
-        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._installed: dict[str, Installed] = {}
         self._failed: dict[str, HostError] = {}
 
@@ -324,8 +321,7 @@ class _Bootstrap:
                 said, last = time.monotonic(), word
 
     def _sent(self, host: str, what: str, total: int, before: int, now: int) -> None:
-        left = self._paces[f"{host} {total}"].left(before + now, total, time.monotonic())
-        self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
+        self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB")
 
     def _show(self, host: str, detail: str) -> None:
         self._emit(events.HostChanged(host=host, state=HostState.INSTALLING, detail=detail))

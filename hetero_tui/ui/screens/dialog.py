@@ -15,7 +15,6 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
-from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.view import View
 
 _STYLES: list[str | PurePath] = [Path(__file__).parent.with_name("dialogs.tcss")]
@@ -144,9 +143,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         self.show("#text", Text("\n").join(self.text(view, self.room)))
 
     def show(self, name: str, text: Text) -> None:
-        """Show a text where it changed, in ASCII on a terminal that has no more."""
-        if self.app.has_class("plain"):
-            text = Text(to_ascii(text.plain), text.style, spans=text.spans)
+        """Show a text where it changed."""
         shown = self.query_one(name, Static)
         if shown.content != text:
             shown.update(text)
@@ -184,3 +181,22 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
 def button(label: str, name: str, *, danger: bool = False) -> Button:
     """A flat button; ``danger`` paints it red while it has the focus."""
     return Button(Text(f"[ {label} ]"), id=name, compact=True, classes="danger" if danger else "")
+
+
+class Field(Input):
+    """Takes keys in the order in which they come.
+
+    Textual carries out what a key is bound to (enter, backspace, the arrows) after letters that come close behind it:
+    over a slow connection a correction would land behind the text that is typed after it, and an arrow that chooses
+    another text for the field would replace what is typed after it.
+    """
+
+    async def _on_key(self, event: Key) -> None:
+        await super()._on_key(event)
+        owners = [self] if event.is_printable else self.ancestors_with_self
+        for owner in (each for each in owners if isinstance(each, Widget)):
+            for binding in owner._bindings.key_to_bindings.get(event.key, ()):  # noqa: SLF001 - Textual has no other way
+                if await self.app.run_action(binding.action, owner):
+                    event.stop()
+                    event.prevent_default()
+                    return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.text import Text
 
 from hetero_tui.ui import look
-from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.draw.bars import PARTS
 from hetero_tui.ui.keys import EVERYWHERE, VIEWS, Key
 from hetero_tui.ui.palette import Palette
@@ -74,3 +74,20 @@ def _signs(width: int, palette: Palette) -> list[Text]:
         line.append(f"{glyph} ", style=getattr(palette, role)).append(f"{word:<15}", style=palette.foreground)
     line.truncate(width)
     return [*lines, line]
+
+
+class HostScreen(Dialog[None]):
+    """Details of the host of that name; they go on being drawn while it is open."""
+
+    hints = (("up down", "scroll", ""), ("esc", "close", ""))
+
+    def __init__(self, view: Callable[[], View], host: str) -> None:
+        super().__init__(view, title=host)
+        self._host = host
+
+    def text(self, view: View, width: int) -> list[Text]:
+        """The host's details, or that it is no longer in the inventory."""
+        host = view.state.host(self._host)
+        if host is None:
+            return [Text("It is no longer in the inventory.", style=view.palette.foreground)]
+        return details_lines(host, view.state.run, view.now, width, view.palette)

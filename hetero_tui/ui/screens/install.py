@@ -17,9 +17,8 @@ from hetero_tui.ui import look
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
-from hetero_tui.ui.screens.dialog import Dialog, button
+from hetero_tui.ui.screens.dialog import Dialog, Field, button
 from hetero_tui.ui.view import View
-from hetero_tui.ui.widgets.field import Field
 
 if TYPE_CHECKING:
     from hetero_tui.outcomes import BootstrapReport

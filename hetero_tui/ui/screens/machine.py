@@ -10,14 +10,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.screens.dialog import LOW, Dialog, button
+from hetero_tui.ui.screens.dialog import LOW, Dialog, Field, button
 from hetero_tui.ui.view import View
-from hetero_tui.ui.widgets.field import Field
 
 _AROUND = 5
 """Lines that border, buttons and blank lines take."""
@@ -52,9 +50,6 @@ class MachineOrder:
 
 class Form(Protocol):
     """What a form asks of the inventory's file; :class:`hetero_tui.machines.Machines` does."""
-
-    def known_to_ssh(self) -> tuple[str, ...]:
-        """Machines of ``~/.ssh/config`` that are new."""
 
     def free_name(self, address: str) -> str:
         """A name for a machine at an address."""
@@ -97,7 +92,6 @@ class MachineScreen(Dialog[None]):
         super().__init__(view, title=f"{name} in the inventory" if name else "Add a machine")
         self._form, self._begin, self._elsewhere = form, begin, elsewhere
         self._changed, self._typed, self._inherited = name, dict(typed or {}), dict(inherited or {})
-        self._known = () if name else form.known_to_ssh()
         self._is_under_way = False
         self._refusal = ""
         self._was_tried = False
@@ -112,7 +106,6 @@ class MachineScreen(Dialog[None]):
                 yield from self.buttons()
 
     def fields(self) -> Iterable[Widget]:
-        suggester = SuggestFromList(self._known, case_sensitive=False) if self._known else None
         for key, (label, empty) in LABELS.items():
             if key == NAME and self._changed:
                 continue
@@ -121,7 +114,6 @@ class MachineScreen(Dialog[None]):
                 placeholder=self._inherited.get(key, empty),
                 id=key,
                 compact=True,
-                suggester=suggester if key == TARGET else None,
             )
             yield Horizontal(Static(label, classes="label"), field, classes="row")
 
@@ -146,9 +138,6 @@ class MachineScreen(Dialog[None]):
         if said:
             lines = [part for line in said for text in line.splitlines() for part in wrapped(text, width)]
             return [Text(line, style=palette.bad) for line in lines[:_MOST_SAID]]
-        if self._known and not self._values()[TARGET]:
-            known = f"In ~/.ssh/config: {', '.join(self._known)}"
-            return [Text(line, style=palette.muted) for line in wrapped(known, width)[:2]]
         return [Text("")]
 
     def draw(self, view: View) -> None:

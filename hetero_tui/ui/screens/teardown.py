@@ -9,8 +9,7 @@ from rich.text import Text
 from textual.widgets import Button
 
 from hetero_tui.events import Level
-from hetero_tui.intents import TeardownPreview, TeardownReport
-from hetero_tui.interrupted import half_way
+from hetero_tui.intents import TeardownPreview, TeardownReport, half_way
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.cells import state_words

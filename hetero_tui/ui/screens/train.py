@@ -18,9 +18,8 @@ from textual.widgets import Button, Input, Static
 from hetero_tui.ui import train_form
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
-from hetero_tui.ui.screens.dialog import Dialog, button
+from hetero_tui.ui.screens.dialog import Dialog, Field, button
 from hetero_tui.ui.view import View
-from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent.kinds import initials
 

@@ -226,5 +226,5 @@ def _missing(run: RunView, view: View) -> str:
         back = f" ({view.key_of('bring_back')} brings it back now)" if view.key_of("bring_back") else ""
         return f"{' and '.join(paused)} paused{when}{back}"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
-    said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
+    said = [f"{fmt.plural(count, 'host')} {word.words}{ends.get(word, '')}" for word, count in others.items() if count]
     return ", ".join(said)

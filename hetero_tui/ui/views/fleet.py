@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 
+from hetero_tui.intents import BUSY
 from hetero_tui.state import HostView, RunView
 from hetero_tui.text import loss_figure
 from hetero_tui.ui import format as fmt
@@ -26,14 +27,12 @@ from hetero_tui.ui.draw.step_time import (
     verdict,
 )
 from hetero_tui.ui.header import makes_no_steps
-from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.screens.tutorial import tutorial_lines, tutorial_title
 from hetero_tui.ui.sentences import evaluation_words, idle_lines, outcome_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, Pane
-from hetero_tui.ui.widgets.events import EventLog
 from hetero_tui.ui.widgets.hosts import Hosts
-from hetero_tui.ui.widgets.lines import Lines
+from hetero_tui.ui.widgets.lines import EventLog, Lines
 
 _CURVE_FROM = 6
 """Lines of the loss panel, borders included, from which it is a curve and not one line of blocks."""

@@ -20,9 +20,9 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.screens.dialog import Field
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
-from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 from hetero_tui.ui.widgets.table import Table
 

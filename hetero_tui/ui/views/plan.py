@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -175,12 +176,19 @@ def _gone(worker: WorkerView) -> str:
 
 
 def helps(plan: protocol.PlanMade, host: str) -> str:
-    """What the plan says that a host does for the speed, in short."""
+    """What the plan says that a host does for the speed, in short; the planner names many alike hosts in one reason."""
+    unnamed = []
     for reason in plan.reasons:
-        words = reason.removeprefix(f"{host} ")
-        if words != reason and words.startswith(("adds ", "makes little", "is needed")):
-            return words.partition(":")[0].removeprefix("makes ")
-    return ""
+        found = re.fullmatch(r"(?:each of )?(.+?) ((?:adds |makes little|is needed)[^:]*).*", reason)
+        if found is None:
+            continue
+        named = re.split(r", | and ", found[1])
+        said = found[2].removeprefix("makes ")
+        if host in named:
+            return said
+        if re.fullmatch(r"\d+ more", named[-1]):
+            unnamed.append(said)
+    return unnamed[0] if len(unnamed) == 1 and host not in plan.left_out else ""
 
 
 def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Palette) -> list[Text]:

@@ -13,7 +13,7 @@ from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 
 _ORDERS: dict[str, Callable[[HostView, RunView | None], Any]] = {
     "name": lambda host, run: host.name,
-    "state": lambda host, run: host.state.value,
+    "state": lambda host, run: host.state.words,
     "use": lambda host, run: -(cells.use_of(host).fraction or 0.0),
     "share": lambda host, run: -(cells.share_of(host, run) or 0.0),
 }

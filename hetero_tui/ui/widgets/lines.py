@@ -8,11 +8,13 @@ from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hetero_tui.ui.plain import to_ascii
+from hetero_tui.ui.sentences import log_lines
+from hetero_tui.ui.view import View
 
 
 class Lines(ScrollView, can_focus=False):
@@ -67,8 +69,6 @@ class Lines(ScrollView, can_focus=False):
     def strip(self, index: int, base: Style) -> Strip:
         """The cells of one line, as wide as the widget."""
         line = self._lines[index]
-        if self.app.has_class("plain"):
-            line = Text(to_ascii(line.plain), line.style, spans=line.spans)
         whole = base + self.app.console.get_style(line.style)
         return Strip(line.render(self.app.console)).apply_style(whole).adjust_cell_length(self.size.width, base)
 
@@ -76,3 +76,22 @@ class Lines(ScrollView, can_focus=False):
 def _identity(line: Text) -> object:
     """What makes two lines look the same: Text's own equality leaves the style of the whole out."""
     return line.plain, str(line.style), tuple(line.spans)
+
+
+_SHOWN = 200
+"""Log entries that can be scrolled to here."""
+
+
+class EventLog(Lines, can_focus=True):
+    """The log's lines, wrapped to the panel."""
+
+    scrolls = True
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.show_all", show=False)]
+
+    def draw(self, view: View, width: int) -> None:
+        """Draw the newest entries into ``width`` cells."""
+        before, top = len(self.lines), self.scroll_offset.y
+        self.show(line for entry in view.log[:_SHOWN] for line in log_lines(entry, view.zone, width, view.palette))
+        added = len(self.lines) - before
+        if top > 0 and added > 0:
+            self.scroll_to(y=top + added, animate=False, immediate=True)

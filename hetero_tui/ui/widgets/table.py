@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widgets import Input
 
 from hetero_tui.ui.palette import Palette
-from hetero_tui.ui.widgets.field import Field
+from hetero_tui.ui.screens.dialog import Field
 from hetero_tui.ui.widgets.lines import Lines
 
 CURSOR = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -255,19 +254,6 @@ def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_conti
 
 
 @linux_only
-def test_a_worker_whose_head_does_not_answer_says_where_and_why(machine, monkeypatch):
-    from remote_agent import deadlines
-
-    monkeypatch.setattr(deadlines, "HEAD_REACHABLE_SECONDS", 0.5)
-    spec = machine("crosby", "worker", "127.0.0.3", _free_port())
-    report = node.start(spec)
-    assert report.state == "failed"
-    assert f"127.0.0.2:{spec.gcs_port} could not be reached from this machine" in report.cause
-    assert "Connection refused" in report.cause
-    assert "firewall" in report.hint
-
-
-@linux_only
 def test_a_stop_ends_a_start_that_still_waits_for_its_head(machine, stop, agent_environment, wait_until):
     spec = machine("crosby", "worker", "127.0.0.3", _free_port())
     command = [sys.executable, "-m", "remote_agent.host.node", "start"]
@@ -284,30 +270,6 @@ def test_a_stop_ends_a_start_that_still_waits_for_its_head(machine, stop, agent_
         assert waiting.stdout is not None
         assert "taken down" in decode(NodeReport, waiting.stdout.read()).cause
     _assert_nothing_left(spec)
-
-
-def test_a_port_that_is_taken_is_named(machine, start):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        report = start(machine("mercer", "head", "127.0.0.2", port))
-    assert report.state == "failed"
-    assert f"port {port} is taken" in report.cause
-    assert report.hint
-
-
-def test_a_folder_without_locks_is_named_with_what_to_do(machine, monkeypatch):
-    """As network folders may be."""
-
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(processes.fcntl, "flock", refused)
-    report = node.start(machine("mercer", "head", "127.0.0.2", _free_port()))
-    assert report.state == "failed"
-    assert "without locks" in report.hint
-    assert "`ln -s`" in report.hint
 
 
 @pytest.mark.parametrize(
@@ -333,14 +295,6 @@ def test_a_node_does_not_start_without_private_secrets(machine, start, place, mo
     assert process_table.find_marked(Path(spec.folder)) == ()
 
 
-def test_a_stop_where_nothing_was_ever_started_is_fine(agent, tmp_path):
-    done = agent("host.node", "stop", "--folder", str(tmp_path / "never"))
-    assert (done.returncode, decode(StopReport, done.stdout)) == (0, StopReport())
-    assert (
-        decode(NodeReport, agent("host.node", "status", "--folder", str(tmp_path / "never")).stdout).state == "stopped"
-    )
-
-
 def test_a_stop_lets_runs_save_first_and_works_without_any_record(folder, launched, agent, wait_until):
     saved = folder / "runs" / "saved"
     saved.parent.mkdir()
@@ -362,36 +316,6 @@ def test_a_stop_lets_runs_save_first_and_works_without_any_record(folder, launch
     assert any(f"PID {unrecorded.pid}" in name for name in report.stopped)
     assert process_table.find_marked(folder) == ()
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "runs"]
-
-
-def test_a_stop_on_a_disk_that_became_read_only_ends_what_runs_and_says_what_it_could_not_remove(
-    folder, launched, monkeypatch
-):
-    launched("run-1", "import time; time.sleep(600)")
-    processes.write_private(layout.token_path(folder), TOKEN)
-
-    opened = os.open
-
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def only_reads(path: str, flags: int, *rest: object, **words: object) -> int:
-        if flags & os.O_CREAT:
-            refused()
-        return opened(path, flags, *rest, **words)
-
-    monkeypatch.setattr(os, "open", only_reads)
-    monkeypatch.setattr(Path, "touch", refused)
-    monkeypatch.setattr(Path, "unlink", refused)
-    assert teardown.stop_runs(folder, 0.5).stopped == ("run-1",)
-    report = teardown.stop(folder, 0.5)
-    monkeypatch.undo()
-    assert process_table.find_marked(folder) == ()
-    assert [left.detail for left in report.leftovers] == [
-        f"{folder}/token could not be removed: {os.strerror(errno.EROFS)}"
-    ]
-    assert teardown.stop(folder).leftovers == ()
-    assert not layout.token_path(folder).exists()
 
 
 def test_a_run_without_a_last_word_that_a_teardown_ended_was_stopped_and_is_not_lost(launched, folder):

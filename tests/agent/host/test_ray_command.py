@@ -36,12 +36,6 @@ def test_the_token_is_never_on_a_command_line_or_in_the_environment(tmp_path):
     assert not any("secret" in text for text in (*argv, *environment.values()))
 
 
-def test_ray_and_its_command_line_trace_no_grpc_which_would_print_the_token():
-    base = {"GRPC_TRACE": "http,api", "GRPC_VERBOSITY": "debug", "GRPC_POLL_STRATEGY": "poll"}
-    environment = ray_command.environment(base, Path("/t"), Path("/c"), encrypted=False)
-    assert [name for name in environment if name.startswith("GRPC_")] == ["GRPC_POLL_STRATEGY"]
-
-
 def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays():
     base = {
         "RAY_ADDRESS": "elsewhere",
@@ -178,13 +172,6 @@ def test_a_ray_that_was_killed_while_it_started_is_told_with_what_to_do(log):
     assert "killed while it started" in cause
     assert "run `up` again" in hint
     assert ray_command.explain_end(log) == cause
-
-
-@pytest.mark.parametrize("home", ["/h/o'brien", "/h/größe", "/h/my name", "/h/a$b"])
-def test_rays_folder_has_a_plain_path_whatever_the_home_is_called(home):
-    folder = Path(home) / ".hetero-tui/lab"
-    assert ray_command.ray_folder(folder) == ray_command.short_folder(folder) / "r"
-    assert ray_command.ray_folder(Path("/h/ab.c+d/.hetero-tui/lab")) == Path("/h/ab.c+d/.hetero-tui/lab/ray")
 
 
 def test_a_cause_is_never_a_line_of_a_stack_trace():

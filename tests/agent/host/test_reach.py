@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import subprocess
@@ -14,14 +13,6 @@ from typing import Any
 import pytest
 
 from remote_agent.host import reach
-
-
-def test_the_kernels_ports_are_the_systems_own_and_else_the_usual_ones(tmp_path: Path) -> None:
-    (tmp_path / "range").write_text("40000\t45000\n")
-    assert reach.kernel_ports(str(tmp_path / "range")) == range(40000, 45001)
-    (tmp_path / "range").write_text("none")
-    for path in ("range", "nothing"):
-        assert reach.kernel_ports(str(tmp_path / path)) == range(49152, 65536)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel's range is a setting of its own")
@@ -81,29 +72,6 @@ def test_the_firewall_is_the_one_that_is_active_and_not_one_whose_program_is_the
     for name in programs:
         (folder / name).touch(mode=0o755)
     assert reach.active_firewall(str(folder), tmp_path) == firewall
-
-
-async def test_a_host_that_may_open_few_files_tries_again_and_says_so_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def word(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"word")
-        writer.close()
-
-    really, left = asyncio.open_connection, [2]
-
-    async def few(*where: Any) -> Any:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return await really(*where)
-
-    monkeypatch.setattr(asyncio, "open_connection", few)
-    async with await asyncio.start_server(word, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        assert await reach.attempt("127.0.0.1", port, "word", 5.0) == ""
-        left[0] = 1000
-        assert await reach.attempt("127.0.0.1", port, "word", 0.2) == reach.FEW_FILES
 
 
 async def test_what_a_host_sends_is_counted_by_the_one_that_it_comes_to() -> None:

@@ -177,15 +177,6 @@ def test_a_ray_whose_manager_is_stopped_is_ended(role: str, stopped: bool, joine
             watching._watch(ray)
 
 
-def test_a_head_with_another_address_says_that_it_has_one(joined, folder, monkeypatch):
-    spec, ray = joined("head")
-    clock = Clock()
-    watching = supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)
-    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "no answer")
-    monkeypatch.setattr(ray_node, "has_address", lambda address: False)
-    assert watching._watch(ray) == f"this machine's address is not {spec.node_address} any more"
-
-
 def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
     joined, folder, wait_until
 ):
@@ -194,59 +185,6 @@ def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leave
     wait_until(lambda: process_table.find_marked(folder) == (), 30)
     assert process_table.find(ray.pid) is None
     assert processes.recorded_names(folder) == ()
-
-
-def test_a_machine_with_another_address_than_before_is_left_to_the_laptop_until_it_has_its_own_again(
-    joined, folder, agent, monkeypatch, wait_until
-):
-    spec, ray = joined("worker")
-    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGSTOP)  # it would say something else
-    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
-    monkeypatch.setattr(ray_node, "launch", lambda *_: pytest.fail("Ray is started"))
-    said: list[NodeReport] = []
-
-    class Moving(Clock):
-        def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
-            super().pause(seconds)  # a supervisor that does not notice is ended by it
-            said.append(_status(agent, folder))
-            if said[-1].state == "stopped":
-                monkeypatch.setattr(ray_node, "has_address", lambda address: True)
-
-    moving = supervisor.Supervisor(folder, spec, Moving())
-    monkeypatch.setattr(ray_node, "has_address", lambda address: False)
-    with pytest.raises(pytest.fail.Exception, match="Ray is started"):
-        moving.run()
-    assert process_table.find(ray.pid) is None
-    assert [report.state for report in said] == ["running", "restarting", "stopped"]
-    assert said[-1].cause == "this machine's address is not 127.0.0.1 any more"
-    assert "run `up`" in said[-1].hint
-    assert supervision.read(folder).phase == supervision.RESTARTING
-
-
-def test_an_address_that_a_machine_never_had_keeps_it_from_nothing(joined, folder, monkeypatch):
-    spec, _ = joined("worker")
-    supervisor.stop(folder)
-    monkeypatch.setattr(ray_node, "head_silence", lambda spec: "")
-    monkeypatch.setattr(ray_node, "launch", lambda *_: pytest.fail("Ray is started"))
-    translated = replace(spec, node_address="192.0.2.7")
-    assert not ray_node.has_address("192.0.2.7")
-    assert ray_node.has_address("127.0.0.1")
-    with pytest.raises(pytest.fail.Exception, match="Ray is started"):
-        supervisor.Supervisor(folder, translated, Clock()).run()
-
-
-@pytest.mark.parametrize("role", ["head", "worker"])
-def test_a_machine_that_sleeps_while_it_waits_for_an_answer_does_not_end_its_ray(role, joined, folder, monkeypatch):
-    spec, ray = joined(role)
-    clock, answers = Clock(), ["no answer", "", ""]
-
-    def silence(spec: NodeSpec) -> str:
-        clock.now += 90 if answers[0] else 0
-        return answers.pop(0)
-
-    monkeypatch.setattr(ray_node, "head_silence", silence)
-    with pytest.raises(supervisor.EndRequested):
-        supervisor.Supervisor(folder, spec, clock, clock=lambda: clock.now)._watch(ray)
 
 
 def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
@@ -283,32 +221,6 @@ def test_the_first_attempt_comes_at_once_and_pauses_double_up_to_the_longest(att
         assert (pause, following) == (0, deadlines.RESTART_FIRST_SECONDS)
     else:
         assert following == min(2 * pause, deadlines.RESTART_LONGEST_SECONDS)
-
-
-BLOCKED = "2026-11-21 11:13:10,000\tSUCC scripts.py:1251 -- Ray runtime started.\n"
-
-
-@pytest.mark.parametrize(
-    ("log", "cause"),
-    [
-        (BLOCKED, "Ray was killed"),
-        (
-            BLOCKED + "2026-11-21 11:13:14,154\tERR scripts.py:128 -- ----- END raylet.out tail (exit code(s)=-9 "
-            "(signal 9)) -----\n2026-11-21 11:13:14,154\tERR scripts.py:1315 -- Remaining processes will be killed.\n",
-            "Ray's raylet was killed by signal 9",
-        ),
-        (
-            BLOCKED + "[Timeout] Exiting because this node manager has mistakenly been marked as dead by the GCS: GCS "
-            "failed to check the health of this node\nERR -- ----- END raylet.out tail (exit code(s)=1) -----\n",
-            "the head had declared this machine dead after it was silent",
-        ),
-        (BLOCKED + "ERR scripts.py:94 --   log_monitor [exit code=1]\n", "Ray's log_monitor ended with exit status 1"),
-        ("OSError: [Errno 28] No space left on device\n", "OSError: [Errno 28] No space left on device"),
-    ],
-    ids=["killed", "raylet killed", "declared dead", "log monitor", "never joined"],
-)
-def test_why_ray_ended_is_one_line(log, cause):
-    assert ray_command.explain_end(log) == cause
 
 
 GONE_AT_ONCE = """

@@ -130,12 +130,3 @@ def test_one_host_alone_is_not_limited_by_its_link() -> None:
 def test_a_step_that_waits_for_calls_is_not_said_to_wait_for_a_link() -> None:
     of = dataclasses.replace(survey([host("a", 1e6, FAST), host("b", 1e6, FAST)], 1000), call_s=0.5)
     assert predicted(of).bound == CALLS
-
-
-def test_energy_and_price_are_those_of_all_hosts_or_not_known() -> None:
-    known = survey([host("a", 24, watts=100.0, price=0.2), host("b", 24, watts=50.0)], 1000)
-    found = predicted(known)
-    assert found.joules == pytest.approx(150 * found.seconds)
-    assert found.price == 0.0, "b's is not known"
-    alone = predicted(known.of(["a"]))
-    assert alone.price == pytest.approx(0.2 * alone.seconds / 3600)

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from hetero_tui.demo import machines as machines_of_the_demo
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import CommandFailed, PythonMissing
-from hetero_tui.fleet import findings, live
+from hetero_tui.fleet import live
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
@@ -183,19 +182,6 @@ async def test_a_device_that_ends_the_test_of_an_environment_is_named(machines: 
     assert "leave cuda:1 out with `devices:`" in caught.value.hint
 
 
-async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "_ROOM", {"cpu": 10**6})
-    for wheel in fleet.wheels.glob("torch-*"):
-        wheel.unlink()  # nothing can be installed, so that it ends soon
-    async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
-        report = await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels))
-        said = [line.text for line in session.state.log]
-    assert len(report.failed) == 1
-    assert any("an environment with torch cpu takes about 1000000 GB while it is made" in text for text in said), said
-    assert any(" is unfit: " in text for text in said), said
-    assert not any("hetero-tui bootstrap" in text for text in said), "it is what runs"
-
-
 async def test_packages_of_jobs_outlive_a_bootstrap_that_fails_and_those_that_made_it_fail_do_not(fleet: Fleet) -> None:
     (fleet.cluster / "env").mkdir(parents=True)
     (fleet.cluster / "env/ready").write_text('{"digest": "x", "python": "3.11", "build": "cpu", "extras": ["einops"]}')
@@ -227,35 +213,3 @@ async def test_a_fix_makes_broken_environments_anew_and_none_where_there_was_non
             await session.check(Sources(from_laptop=True, wheels=fleet.wheels))
             assert [entry.host.name for entry in session._fleet.environments.entries()] == ["machine-1"]
         assert [(machine.home / ".hetero-tui").exists() for machine in machines.machines] == [True, False]
-
-
-async def test_a_tool_that_fails_on_the_way_does_not_change_the_build_that_is_chosen(
-    short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machines_of_the_demo, "SIMULATED_SPEED", "NOT_SIMULATED")  # those have no GPU
-    tools = short_folder / "tools"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text(
-        "#!/bin/sh\n"
-        "test ! -e ~/.hetero-tui/*/env/bin/python || { echo 'Failed to initialize NVML'; exit 18; }\n"
-        "case $1 in -L) echo 'GPU 0: TITAN (UUID: GPU-1)';; *) echo '0, TITAN, 12000, 580.65, GPU-1, 6.1';; esac\n"
-    )
-    (tools / "nvidia-smi").chmod(0o755)
-    path = f"{tools}:{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
-    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=path) as machines:
-        fleet = Fleet(short_folder, machines)
-        for wheel in fleet.wheels.glob("torch-*"):
-            wheel.unlink()  # nothing can be installed, so that it ends soon
-        async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
-            await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels))
-            said = [line.text for line in session.state.log]
-    assert "fast: torch cu126: CUDA 13 has no kernels for TITAN (compute capability 6.1)" in said, said
-
-
-async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:
-    (fleet.laptop / ".cache").write_text("a file where the cache should be")
-    command = await fleet.start(*fleet.bootstrap())
-    _, stderr = await asyncio.wait_for(command.communicate(), SEEN_WITHIN)
-    assert command.returncode == 1
-    assert b"Traceback" not in stderr
-    assert b"this laptop can't keep packages in" in stderr

@@ -12,13 +12,10 @@ import pytest
 from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.install import on_host, sources
 from hetero_tui.fleet.install.lock import Environment
-from hetero_tui.fleet.install.on_host import Telling, cause_in, hint_for
-from hetero_tui.fleet.install.pace import Pace
 from hetero_tui.fleet.install.platforms import PLATFORMS
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.inventory import Host
 from hetero_tui.planning.builds import Build
-from hetero_tui.text import HostText
 from hetero_tui.transport.commands import Running
 from hetero_tui.transport.local import LocalTransport
 from tests.wheels import thin_wheels
@@ -58,24 +55,6 @@ async def test_why_uv_does_not_run_and_what_helps(tmp_path, monkeypatch, digest,
         await on_host.unpack_uv(LocalTransport(Host(name="nas", connection="local")), "lab", "sent", digest)
     assert words in failed.value.hint
     assert "name a Python that has the packages" in failed.value.hint
-
-
-@pytest.mark.parametrize(
-    ("url", "option"),
-    [
-        ("https://download.pytorch.org/whl/cpu/torch/", "--torch-index URL"),
-        (
-            "https://download-r2.pytorch.org/whl/cu126/torch-2.13.0%2Bcu126-cp312-cp312-linux_x86_64.whl",
-            "--torch-index URL",
-        ),
-        ("https://pypi.org/simple/ray/", "--index URL"),
-    ],
-)
-def test_an_index_that_can_not_be_reached_is_named_by_the_option_that_replaces_it(url, option):
-    lines = [f"error: Failed to fetch: {url}", f"  cause: error sending request for url ({url})", "  cause: dns error"]
-    hint = hint_for(cause_in(lines), Sources())
-    assert f"`{option}`" in hint
-    assert "--from-laptop" in hint
 
 
 async def test_a_users_own_settings_for_uv_and_pip_do_not_reach_an_installation_from_the_laptop(tmp_path, monkeypatch):
@@ -181,52 +160,3 @@ async def test_passwords_of_an_index_are_on_no_command_line_of_the_laptop(tmp_pa
         "PIP_EXTRA_INDEX_URL=https://me:secret@two/whl/cu126",
     ):
         assert line in variables
-
-
-def test_lines_of_an_installation():
-    tell = Telling()
-    lines = [
-        ("ht:size 1000", ""),
-        ("Resolved 36 packages in 1.2s", "36 packages to install"),
-        ("Downloading torch (182.9MiB)", ""),
-        ("Downloading ray (75.6MiB)", ""),
-        ("ht:size 103400", "fetching torch (182.9MiB), ray (75.6MiB); 100 MiB so far"),
-        (" Downloaded torch", "has fetched torch: 183 of 258 MiB of 36 packages"),
-        ("ht:size 205800", "fetching ray (75.6MiB); 200 MiB so far"),
-        ("\x1b[2Kht:size 99999999999999999999", ""),
-        ("Prepared 36 packages in 18.75s", "Prepared 36 packages in 18.75s"),
-    ]
-    assert [tell(HostText(line)) for line, _ in lines] == [said for _, said in lines]
-
-
-def test_the_time_left_follows_the_speed_so_far_and_not_what_was_there_before():
-    pace = Pace()
-    assert pace.left(600, 1000, 10.0) == ""
-    assert pace.left(610, 1000, 11.0) == ""
-    assert pace.left(700, 1000, 20.0) == ", about 30 s left"
-    assert pace.left(1000, 1000, 50.0) == ""
-    assert Pace().left(0, 0, 0.0) == ""
-
-
-def test_why_uv_failed():
-    lines = [
-        "  × No solution found when resolving dependencies:",
-        "  cause: Because torch==2.13.0+cu126 has no wheels with a matching platform tag,",
-        "      your requirements are unsatisfiable.",
-    ]
-    assert cause_in(lines) == (
-        "No solution found when resolving dependencies: Because torch==2.13.0+cu126 has no wheels with a matching"
-        " platform tag, your requirements are unsatisfiable."
-    )
-    assert cause_in(["Using Python", "error: Failed to fetch: `https://x`", "  Caused by: timed out"]) == (
-        "Failed to fetch: `https://x` Caused by: timed out"
-    )
-    assert cause_in([]) == ""
-
-
-def test_an_index_that_the_user_named_is_what_may_be_wrong() -> None:
-    named = Sources(torch_index="http://127.0.0.1:9", index="http://127.0.0.1:8/simple")
-    torch = hint_for("Failed to fetch: `http://127.0.0.1:9/cpu/torch/`: Connection refused", named)
-    assert torch.endswith("or is `--torch-index` (HETERO_TUI_TORCH_INDEX) wrong, which names that place?")
-    other = hint_for("Failed to fetch: `http://127.0.0.1:8/simple/ray/`: Connection refused", named)
-    assert other.endswith("or is `--index` (HETERO_TUI_INDEX) wrong?")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.fleet.install.on_host import hint_for
 from hetero_tui.fleet.install.platforms import System, why_unfit
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.inventory.file import load
@@ -40,30 +39,6 @@ def test_which_systems_have_packages(system: System, says: str) -> None:
     assert ("" if found is None else found[0]).startswith(says)
     assert (found is None) == (says == "")
     assert found is None or found[1]
-
-
-@pytest.mark.parametrize(
-    ("cause", "says"),
-    [
-        ("Failed to write to /mnt/Disk1/x: Permission denied (os error 13)", "run it again"),
-        ("failed to copy file: No space left on device (os error 28)", "free some space"),
-        ("failed to copy file: Disk quota exceeded (os error 122)", "free some space"),
-        (
-            "No solution found when resolving dependencies: ... torch has no wheels with a matching platform tag",
-            "system",
-        ),
-        ("No solution found when resolving dependencies: ... einopps was not found in the package registry", "name"),
-        ("Failed to fetch: `https://x` dns error", "is the host online?"),
-        (
-            "Failed to fetch: https://x client error (Connect) invalid peer certificate: UnknownIssuer",
-            "UV_SYSTEM_CERTS",
-        ),
-        ("client error (Connect) invalid peer certificate: certificate expired: verification time 1", "its clock"),
-        ("client error (Connect) invalid peer certificate: certificate not valid yet: verification", "its clock"),
-    ],
-)
-def test_what_is_said_to_do_fits_why_it_failed(cause: str, says: str) -> None:
-    assert says in hint_for(cause, Sources())
 
 
 async def test_a_home_folder_below_which_ray_can_use_no_python_is_said_before_anything_is_sent(

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from hetero_tui.errors import ClusterError, OrderError
-from hetero_tui.fleet.install.requirements import Lack, lacking, refuse
+from hetero_tui.errors import OrderError
+from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.order import read_order
 from hetero_tui.runs.outline import outline
@@ -69,13 +69,3 @@ async def test_what_the_head_needs_is_asked_of_the_head_or_of_all_that_may_be_it
     assert await lacks("b") == {}
     assert await lacks(None) == {}, "b can become the head"
     assert await lacks("b", "no-such-package") == {"a": ("no-such-package",), "b": ("no-such-package",)}
-
-
-def test_what_is_missing_is_said_and_where_it_is_not_ours_to_install():
-    refuse(())
-    with pytest.raises(ClusterError) as refused:
-        refuse((Lack("a", ("einops",)), Lack("b", ("einops",)), Lack("nas", ("timm>=1",), "/opt/python")))
-    assert "a, b: einops missing; nas: timm>=1 missing" in refused.value.cause
-    assert "`train --bootstrap` installs einops in hetero-tui's own" in refused.value.hint
-    assert "on nas: /opt/python -m pip install 'timm>=1'" in refused.value.hint
-    assert "`python:`" not in refused.value.hint, "that may be the machine's own python3, which no inventory names"

@@ -26,7 +26,7 @@ from remote_agent.training.checkpoint.optimizer_state import (
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.shared import dataplane, schedule
 from remote_agent.training.shared.average import WeightAverage
-from remote_agent.training.worker.served import Served
+from remote_agent.training.worker.served import StreamedEngine
 
 
 class Rule(torch.optim.Optimizer):
@@ -190,11 +190,11 @@ def test_what_can_not_be_kept_is_told_and_the_average_of_the_weights_is_kept() -
     worker: Any = SimpleNamespace(_steps=steps, _kept={}, parts=SimpleNamespace(model=model), optimizer=optimizer)
     average, another = WeightAverage(0.9), WeightAverage(0.9)
     average.update(model.parameters())
-    assert Served.keep(worker, 1, 0)
+    assert StreamedEngine.keep(worker, 1, 0)
     optimizer.state[next(model.parameters())]["rates"] = itertools.count()
     with pytest.raises(NotPortable, match="SGD remembers a count"):
         of_optimizer(model, optimizer)
-    assert not Served.keep(worker, 2, 1)
+    assert not StreamedEngine.keep(worker, 2, 1)
     assert [*worker._kept] == [1]
     into_optimizer(model, optimizer, of_average(model, average), another)
     assert all(torch.equal(average.of(each)["ema"], another.of(each)["ema"]) for each in model.parameters())
