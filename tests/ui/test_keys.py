@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from hetero_tui.errors import UsageError
 from hetero_tui.events import RunChanged
 from hetero_tui.fold import apply
 from hetero_tui.recording.replay import Recording, Replay
-from hetero_tui.ui.keys import ADD, DEMO, EDIT, FAULTS, FLEET, KEYS, RUN, clashes, remapped, shown_keys
+from hetero_tui.ui.keys import ADD, DEMO, EDIT, FAULTS, FLEET, KEYS, RUN, shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.replaying import ReplayApp
@@ -53,70 +52,13 @@ def test_the_key_line_fits_and_ends_with_how_to_leave(width, scenarios) -> None:
     assert line.endswith("q detach")
 
 
-def test_no_two_keys_clash_in_any_view() -> None:
-    assert clashes(KEYS) == []
-    assert clashes(remapped(KEYS, {"stop": "3"})) == ["3 is the key of the view Plan"]
-
-
 def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
-    document = {"theme": "blue", "redonly": True, "readonly": 1, "keys": {"tear_down": "t", "up": "t", "probe": 7}}
+    document = {"theme": "blue", "redonly": True, "readonly": 1, "keys": {"up": "t"}}
     with pytest.raises(UsageError) as caught:
         read_preferences(document, "s.toml")
-    for said in ("'blue' is not one of", "did you mean 'readonly'?", "true or false", "did you mean 'teardown'?",
-                 "keys.probe: should be a key", "t is both up and train"):  # fmt: skip
+    for said in ("'blue' is not one of", "did you mean 'readonly'?", "true or false", "was removed"):
         assert said in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("action", "key", "said"),
-    [
-        ("up", "q", "q leaves the app"),
-        ("up", "Escape", "escape shows all lines again"),
-        ("teardown", "down", "down moves the mark"),
-        ("teardown", "ctrl+i", "tab moves between"),
-        ("teardown", "?", "? is both help and teardown"),
-        ("up", "a,b", "keys.up: should be a key such as"),
-        ("up", "", "keys.up: should be a key such as"),
-        ("up", "x", "x is both up and chaos"),
-        ("demo", "u", "u is both up and demo"),
-        ("up", "space", "space is both up and mark"),
-    ],
-)
-def test_a_key_that_would_do_nothing_or_two_things_is_a_mistake(action, key, said) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_preferences({"keys": {action: key}}, "s.toml")
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [("%", "percent_sign"), ("Ctrl+T", "ctrl+t"), ("T", "T"), ("shift+t", "T"), ("F5", "f5"), ("ctrl+/", "ctrl+slash"),
-     ("percent_sign", "percent_sign"), ("alt+x", "alt+x"), ("ä", "ä")],
-)  # fmt: skip
-def test_a_key_may_be_given_as_it_is_written_on_it(given, code) -> None:
-    assert read_preferences({"keys": {"up": given}}, "s.toml").codes == {"up": code}
-
-
-async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenarios, open_app) -> None:
-    """The demo's key and that for draining are the same by themselves, and two here."""
-    keys = {"up": "ctrl+u", "demo": "F5", "drain": "Ctrl+D"}
-    app = open_app(scenarios.probed(), preferences=read_preferences({"keys": keys}, "s.toml"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(app, pilot, "u")
-        assert app.intents.asked == []
-        assert "ctrl+u up" in text_of(app, "keys")
-        assert "ctrl+u start the cluster" in seen(app)
-        await settle(app, pilot, "ctrl+u")
-        show(app, scenarios.training())
-        await settle(app, pilot, "f5", "d", "ctrl+d")
-        assert (app.intents.asked, app.wants_demo) == ([("up",), ("drain", "mercer")], False)
-        show(app, scenarios.empty())
-        await settle(app, pilot, "d", "ctrl+d")
-        assert not app.wants_demo
-        assert "f5" in seen(app)
-        await pilot.press("f5")
-        assert app.wants_demo
 
 
 @pytest.mark.parametrize(
@@ -159,34 +101,18 @@ async def everything_said(app, pilot) -> str:
     return "\n".join(said)
 
 
-REMAPPED = {"bring_back": "ctrl+b", "train": "ctrl+y", "resume": "ctrl+r", "key": "ctrl+k", "follow": "ctrl+f",
-            "compare": "ctrl+o", "mark": "ctrl+n", "stop": "ctrl+s"}  # fmt: skip
-
-
-async def test_what_is_said_names_the_users_own_keys(scenarios, open_app) -> None:
-    app = open_app(scenarios.up(), preferences=Preferences(codes=REMAPPED))
-    async with app.run_test(size=(200, 60)) as pilot:
-        for state in ("faulty", "failed", "probed", "up"):
-            show(app, getattr(scenarios, state)())
-            said = await everything_said(app, pilot)
-            usual = r"(?<![+\w])(b:|b\)|b brings|r resumes|f follows|c compares|space marks|[Pp]ress [ktsp]\b)"
-            assert re.findall(usual, said) == [], state
-            assert state not in ("faulty", "failed") or "ctrl+b brings" in said or "ctrl+r resumes it" in said
-
-
 async def test_an_app_that_only_shows_names_no_key_that_it_refuses_and_changes_nothing(scenarios, open_app) -> None:
-    app = open_app(scenarios.up(), preferences=Preferences(readonly=True, codes=REMAPPED))
+    app = open_app(scenarios.up(), preferences=Preferences(readonly=True))
     async with app.run_test(size=(200, 60)) as pilot:
         for state in ("faulty", "failed", "probed", "up", "empty"):
             show(app, getattr(scenarios, state)())
             said = await everything_said(app, pilot)
             changing = [key.help for key in (*KEYS, ADD, EDIT, DEMO) if key.changes and key.help in said]
-            codes = [code for action, code in REMAPPED.items() if action not in ("follow", "compare", "mark")]
-            assert (changing, [code for code in codes if code in said]) == ([], []), state
+            assert changing == [], state
             assert "demo" not in said
         show(app, scenarios.training())
         app.intents.asked.clear()
-        await pilot.press("1", *"Dudia!", "ctrl+s", "ctrl+b", "ctrl+k")
+        await pilot.press("1", *"Dudia!sbk")
         assert {*toasts(app)} == {"This app only shows: nothing on the machines is changed."}
         assert isinstance(app.screen, MainScreen)
         assert app.intents.asked == []

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from hetero_tui import events as ev
 from hetero_tui.events import HostState
-from hetero_tui.faults import LOST, NEW_PLAN
+from hetero_tui.faults import LOST
 from hetero_tui.fold import apply
 from hetero_tui.intents import HostItem, TeardownPreview, TeardownReport, call_for
 from hetero_tui.reports import run_rows
@@ -270,8 +270,6 @@ def test_a_message_says(name: str) -> None:
         ({}, None, "starting", "Start"),
         ({"history": 90}, None, "resuming", "Resume"),
         ({"step": 40, "superseded": RUN.recent[-1]}, None, "recovering", "Recovery"),
-        ({"step": 40, "superseded": RUN.recent[-1]}, (NEW_PLAN, None), "replanning", "New plan"),
-        ({"step": 40, "superseded": RUN.recent[-1]}, (NEW_PLAN, 9.0), "recovering", "Recovery"),
         ({"step": 40, "superseded": RUN.recent[-1]}, (LOST, None), "recovering", "Recovery"),
     ],
 )
