@@ -211,7 +211,8 @@ def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries], beside: 
     device = members[0].device if members else torch.device("cpu")
     more = _values(beside, device).get("all", {}) if beside else {}
     shared, groups = more.get("state", {}), more.get("groups", [])
-    states = {number: _loaded(entries, optimizer, number) for number, entries in kept.items()}
+    of = [group for group in optimizer.param_groups for _ in group["params"]]
+    states = {number: _loaded(entries, members[number], of[number]) for number, entries in kept.items()}
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         given = {**optimizer.state_dict(), **more.get("own", {})}
         if "state" in given:
@@ -233,10 +234,8 @@ def load(optimizer: torch.optim.Optimizer, kept: Mapping[int, Entries], beside: 
         group.update(own)
 
 
-def _loaded(entries: Entries, optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
-    """The state of the parameter of that number, on its device and in the dtype that it had."""
-    parameter = _members(optimizer)[number]
-    group = next(each for each in optimizer.param_groups if any(one is parameter for one in each["params"]))
+def _loaded(entries: Entries, parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a parameter, on its device and in the dtype that it had."""
     state: dict[str, Any] = {}
     for name, value in _values(entries, parameter.device).items():
         key = unquote(name.removesuffix(_OWN_DTYPE))

@@ -12,6 +12,7 @@ are those of a unit (:mod:`~remote_agent.planning.units`). What is random even t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -51,6 +52,7 @@ from remote_agent.training.worker.device.outside import (
     TOGETHER,
     UNSTEADY,
 )
+from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept, rounded
 from remote_agent.training.worker.device.watching import (
     STATE,
@@ -120,6 +122,8 @@ class Additivity:
         self.fine = FINE * self._coarse**2
         self._apart = 0.0
         self._outside = Findings()
+        self._noise: RowNoise | None = None
+        self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
         self.scale = 0.0
 
@@ -157,6 +161,10 @@ class Additivity:
             )
             self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
+            if not is_same(one, other) and not self._statistics:
+                self._known = self._by_rows()
+                if self._known == (False, False):
+                    return self._findings(False, False, one.unknown or TOGETHER, state)
             if self._statistics or not is_same(one, other):
                 try:
                     with modes_kept(self._model):
@@ -164,7 +172,7 @@ class Additivity:
                         seen = self._compared(self._see(0, count, 1), self._see(0, count, 2), state)
                 except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
                     return self._in_training(state)
-                ways = None if seen.together else self._ways_in_training()
+                ways = None if seen.together or self._known else self._ways_in_training()
                 is_apart = ways is not None and not ways[seen.summed]
                 return dataclasses.replace(seen, together=OF_TRAINING) if is_apart else seen
             return self._compared(one, other, state)
@@ -180,7 +188,7 @@ class Additivity:
                 return None
             one = self._see(0, count, 1)
             if not is_same(one, self._see(0, count, 2)):
-                return self._on_average()
+                return (self._by_rows() if self._statistics else None) or self._on_average()
             splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
             as_mean, as_sum = (all(self._fits(one, *each, as_mean=way) for each in splits) for way in (True, False))
             return as_mean, as_sum
@@ -204,8 +212,9 @@ class Additivity:
                 return self._findings(as_mean, as_sum, one.unknown or together, state)
             other = self._see(0, count, 1, data_seed=1)
         if not is_same(one, other):
-            as_mean, as_sum = self._on_average()
-            said = RANDOM if is_same(one, self._see(0, count, 1)) else UNSTEADY
+            as_mean, as_sum = self._known or self._on_average()
+            steady = is_same(one, self._see(0, count, 1))
+            said = "" if self._known and steady else RANDOM if steady else UNSTEADY
         together = one.unknown or ("" if as_mean or as_sum else TOGETHER)
         return self._findings(as_mean, as_sum, together, state, said)
 
@@ -274,7 +283,7 @@ class Additivity:
 
     def _in_training(self, state: str) -> Findings:
         """What can be said of a random loss that is none in evaluation mode."""
-        ways = self._ways_in_training()
+        ways = self._known or self._ways_in_training()
         as_mean, as_sum = ways or (True, False)
         about = "was checked in training mode only" if ways else "was not checked"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
@@ -316,6 +325,27 @@ class Additivity:
             return True  # a loss that is not finite is told of by the first step
         return abs(one - other) <= self.tolerance * max(map(abs, scale)) + 1e-7
 
+    def _by_rows(self) -> tuple[bool, bool] | None:
+        """Whether a random loss is a mean, and whether it is a sum, with the same random numbers for each sample.
+
+        None: not all of its random numbers are known by samples.
+        """
+        count = len(self._indices)
+        self._noise = noise = RowNoise(count, self._computer.device)
+        try:
+            one, again = self._see(0, count, 1), self._see(0, count, 1)
+            splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+        except Exception as error:  # noqa: BLE001 - not every operation can be carried out for other rows
+            LOG.info("random numbers are not known by samples: %s", error)
+            return None
+        finally:
+            self._noise = None
+        if not noise.exact or not is_same(one, again):
+            return None
+        plain = all(each.plain for parts in splits for each in parts)
+        as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
+        return as_mean, plain and all(self._fits(one, *parts, as_mean=False) for parts in splits)
+
     def _on_average(self) -> tuple[bool, bool]:
         """Whether a random loss is a mean, and whether it is a sum."""
         end, count = self._splits()[0], len(self._indices)
@@ -333,7 +363,8 @@ class Additivity:
         self._restore()
         seed_everything(seed, self._computer.device)
         samples = end - begin
-        part = self._computer.probe(self._indices[begin:end], data_seed, begin)
+        with self._noise.of(begin, end) if self._noise is not None else contextlib.nullcontext():
+            part = self._computer.probe(self._indices[begin:end], data_seed, begin)
         self.tolerance = max(self.tolerance, AUTOCAST_TOLERANCE * part.halved)
         self._anchored.settle()
         state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
