@@ -120,13 +120,6 @@ SOURCES = {
 }
 
 
-def test_the_files_that_the_maps_name_are_there() -> None:
-    named = {name for path in MAPS for name in re.findall(r"`([\w./]+\.(?:py|tcss)|[\w/]+/)`", path.read_text("utf-8"))}
-    assert len(named) > 80
-    found = {name for name in named if any(f"/{name}" in f"{file}/" for file in SOURCES)}
-    assert named - found == set()
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_no_name_of_a_file_in_the_documents_fits_several_files(path: Path) -> None:
     named = sorted(set(re.findall(r"`([\w./]+\.(?:py|tcss))`", path.read_text("utf-8"))))
