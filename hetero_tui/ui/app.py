@@ -21,6 +21,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
+from textual.theme import Theme
 
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
@@ -29,12 +30,41 @@ from hetero_tui.text import plain
 from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed
 from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.operations import Operations
-from hetero_tui.ui.palette import PALETTES, preferred, theme_of
+from hetero_tui.ui.palette import PALETTES, Palette, preferred
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
 from hetero_tui.ui.terminal import enduring
 from hetero_tui.ui.view import Drawn, View
+
+
+def theme_of(palette: Palette) -> Theme:
+    """The theme; our further colours become variables of the style sheets."""
+
+    def css(colour: str) -> str:
+        return colour if colour.startswith("#") else f"ansi_{colour}"
+
+    return Theme(
+        name=palette.name,
+        dark=palette.dark,
+        primary=css(palette.accent),
+        secondary=css(palette.push),
+        accent=css(palette.accent),
+        success=css(palette.accent),
+        warning=css(palette.warning),
+        error=css(palette.bad),
+        foreground=css(palette.foreground),
+        background=css(palette.background),
+        surface=css(palette.surface),
+        panel=css(palette.raised),
+        variables={
+            "line": css(palette.line),
+            "raised": css(palette.raised),
+            "muted": css(palette.muted),
+            "bad": css(palette.bad),
+        },
+    )
+
 
 _PASTED = 10_000
 """Characters of a pasted text that are taken."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from textual.theme import Theme
-
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
@@ -103,31 +101,3 @@ def preferred(environment: Mapping[str, str], theme: str = "auto") -> Palette:
             return ANSI
     background = environment.get("COLORFGBG", "").rsplit(";", 1)[-1]
     return LIGHT if background in ("7", "15") else DARK
-
-
-def theme_of(palette: Palette) -> Theme:
-    """The theme; our further colours become variables of the style sheets."""
-
-    def css(colour: str) -> str:
-        return colour if colour.startswith("#") else f"ansi_{colour}"
-
-    return Theme(
-        name=palette.name,
-        dark=palette.dark,
-        primary=css(palette.accent),
-        secondary=css(palette.push),
-        accent=css(palette.accent),
-        success=css(palette.accent),
-        warning=css(palette.warning),
-        error=css(palette.bad),
-        foreground=css(palette.foreground),
-        background=css(palette.background),
-        surface=css(palette.surface),
-        panel=css(palette.raised),
-        variables={
-            "line": css(palette.line),
-            "raised": css(palette.raised),
-            "muted": css(palette.muted),
-            "bad": css(palette.bad),
-        },
-    )

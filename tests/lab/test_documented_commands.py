@@ -164,6 +164,7 @@ def test_a_job_is_planned(lab: Lab, reader: Reader, product: HeteroTui) -> None:
         "hetero-tui plan text",
         "hetero-tui plan text --what-if link=wifi --what-if without=nas",
         "hetero-tui plan text --fleet lab.yaml",
+        "hetero-tui plan text --allow inexact",
     ):
         assert re.search("^use .* a step", reader.run(shown), re.MULTILINE), shown
     done = product.run(*reader.words("hetero-tui plan text --set batch_size=96 --json"))
