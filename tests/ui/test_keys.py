@@ -123,8 +123,8 @@ async def test_an_app_that_only_shows_names_no_key_that_it_refuses_and_changes_n
 
 
 async def test_a_recording_names_no_key_that_asks_machines_and_says_why_it_refuses_them(scenarios, tmp_path) -> None:
-    entries = ((scenarios.NOW, scenarios.listed(scenarios.failed())),)
-    app = ReplayApp(Replay(Recording(tmp_path, "rc-lab", entries, (scenarios.NOW,), cut_off=False)))
+    state = scenarios.listed(scenarios.failed())
+    app = ReplayApp(Replay(Recording(tmp_path, scenarios.NOW, state, (), cut_off=False)))
     async with app.run_test(size=(120, 40)) as pilot:
         said = await everything_said(app, pilot)
         assert not [key.help for key in KEYS if (key.changes or key.asks == key.views) and key.help in said]
