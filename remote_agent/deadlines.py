@@ -88,7 +88,10 @@ DELAY_EVERY_SECONDS = 5.0
 """Between two measurements of it."""
 
 FILE_APPEARS_SECONDS = 30.0
-"""How long ``follow`` waits for its file to be created."""
+"""How long ``follow`` waits for a file that no known process is about to create."""
+
+PROCESS_BEGINS_SECONDS = 300.0
+"""How long ``follow`` waits for the file of a process that lives: a busy computer takes a minute to load torch."""
 
 FOLLOW_POLL_SECONDS = 0.1
 """Between two looks at a followed file for new lines."""

@@ -165,8 +165,12 @@ def _catch_up(path: Path, offset: int, stream: LineStream, most_steps: int) -> i
     return newest.history.size
 
 
+def _patience(process: tuple[Path, str] | None) -> float:
+    return deadlines.FILE_APPEARS_SECONDS if process is None else deadlines.PROCESS_BEGINS_SECONDS
+
+
 def _await_file(path: Path, process: tuple[Path, str] | None, stream: LineStream) -> bool:
-    ends = time.monotonic() + deadlines.FILE_APPEARS_SECONDS
+    ends = time.monotonic() + _patience(process)
     while True:
         alive = process is None or _alive(process)
         if path.exists():
@@ -236,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     said = {
         FOLLOW_PROCESS_GONE: f"{options.process_name} has ended without a last event",
-        FOLLOW_NO_FILE: f"{options.path} was not created within {deadlines.FILE_APPEARS_SECONDS:.0f} s",
+        FOLLOW_NO_FILE: f"{options.path} was not created within {_patience(process):.0f} s",
         FOLLOW_FILE_SHORTER: f"{options.path} is shorter than {options.offset} bytes",
     }
     if code in said:

@@ -109,6 +109,10 @@ def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
 
     assert follow.follow(tmp_path / "never", 0) == FOLLOW_NO_FILE
     assert capfdbinary.readouterr().out == b"\n\n"
+    monkeypatch.setattr(deadlines, "PROCESS_BEGINS_SECONDS", 4.5 * deadlines.HEARTBEAT_SECONDS)
+    monkeypatch.setattr(follow, "_alive", lambda _: True)
+    assert follow.follow(tmp_path / "never", 0, (tmp_path, "coordinator")) == FOLLOW_NO_FILE
+    assert capfdbinary.readouterr().out == b"\n" * 4, "a living process has more time"
 
 
 def test_a_file_that_is_shorter_than_the_offset_is_another_file(agent, tmp_path):

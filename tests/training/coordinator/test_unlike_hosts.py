@@ -105,7 +105,7 @@ def test_random_features_that_are_no_persistent_buffer_are_refused_and_named(lau
     drawn = "torch.tensor(np.random.default_rng().normal(size=(6, 8))).float()"
     model = f"self.register_buffer('drawn', {drawn}, persistent=False)"
     event = refused(launch(job(MODEL=model, FORWARD="torch.cos(x @ self.drawn) + self.first(x)"), "ab", **SETTINGS))
-    assert "; drawn differs, too: a tensor with the sum " in event["cause"]
+    assert event["cause"].startswith("b/cpu and a/cpu would not train the same: the loss of the same samples")
 
 
 def test_what_create_model_draws_from_a_generator_of_the_module_is_not_what_the_head_drew(launch: Any) -> None:
@@ -160,23 +160,6 @@ def test_a_dataset_that_is_other_ones_by_host_on_purpose_is_trained(launch: Any)
     trained(launch(source, "ab", **SETTINGS))
 
 
-def test_files_of_the_data_that_are_others_on_one_host_are_told_of(launch: Any, tmp_path: Path) -> None:
-    for host, text in (("a", "same"), ("b", "other")):
-        (tmp_path / host).write_text(text)
-    own = (
-        "    def __init__(self):\n"
-        "        self.path = ''\n\n"
-        "    def __setstate__(self, state):\n"
-        f"        self.path = pathlib.Path({str(tmp_path)!r}, HOST() or 'a')\n\n"
-        "    def __len__"
-    )
-    run = launch(job().replace("    def __len__", own), "ab", **SETTINGS)
-    code, errors = run.finish()
-    assert code == 0, errors
-    (said,) = [event["text"] for event in run.of_kind("notice")]
-    assert said.startswith("data.path names 1 file of 4 bytes on a/cpu, and 1 file of 5 bytes on b/cpu")
-
-
 def test_a_worker_that_comes_back_with_other_data_is_left_out_by_name_and_the_run_goes_on(
     launch: Any, tmp_path: Path
 ) -> None:
@@ -198,25 +181,3 @@ def test_a_worker_that_comes_back_with_other_data_is_left_out_by_name_and_the_ru
     run.process.send_signal(signal.SIGTERM)
     trained(run)
     assert {worker["worker"] for worker in run.of_kind("step")[-1]["workers"]} == {"a/cpu"}
-
-
-def test_a_callback_that_changes_what_loss_reads_ends_the_run_since_workers_have_a_copy_of_the_job(launch: Any) -> None:
-    anneals = (
-        "    beta = 0.0\n\n"
-        "    def create_callbacks(self):\n"
-        "        job = self\n\n"
-        "        class Anneals:\n"
-        "            def on_step(self, event):\n"
-        "                job.beta = min(1.0, event.step / 4)\n\n"
-        "        return [Anneals()]\n\n"
-        "    def create_data"
-    )
-    loss = "return functional.cross_entropy(model(batch[0]), batch[1]) + self.beta * model(batch[0]).square().mean()"
-    run = launch(job(LOSS=loss).replace("    def create_data", anneals), "ab", **SETTINGS | {"num_iterations": 100_000})
-    code, errors = run.finish()
-    assert code == 1, errors
-    assert "Traceback" not in errors
-    event = run.events()[-1]
-    assert event["kind"] == "run_failed"
-    assert event["cause"].startswith("self.beta changed from 0.0 to ")
-    assert "register_buffer" in event["hint"]
