@@ -25,6 +25,9 @@ from hetero_tui.transport.ssh_command import SshCommand, command_line
 _MOST_CONNECTIONS = 8
 """To a host whose server allows few sessions on each (MaxSessions)."""
 
+RELEASE_S, RELEASE_PAUSE_S = 2.0, 0.1
+"""Within this a busy server releases the session of a command that has ended; and the pause between two tries."""
+
 
 class SshTransport(CommandTransport):
     """See :class:`~hetero_tui.transport.base.Transport`.
@@ -159,6 +162,7 @@ class SshTransport(CommandTransport):
             SSH_ERRORS: the server refuses it on every connection.
         """
         refused: list[Dialled] = []
+        ends = time.monotonic() + RELEASE_S
         while True:
             self._further = [each for each in self._further if not each.connection.is_closed()]
             known = [await self._connected(), *self._further]
@@ -171,9 +175,12 @@ class SshTransport(CommandTransport):
             try:
                 return await dialled.connection.create_process(line, encoding=None, request_pty=False, term_type=None)
             except asyncssh.ChannelOpenError:
-                if dialled.connection.is_closed() or len(refused) == _MOST_CONNECTIONS:
+                is_full = len(refused) == _MOST_CONNECTIONS
+                if dialled.connection.is_closed() or (is_full and time.monotonic() > ends):
                     raise
-                refused.append(dialled)
+                refused = [] if is_full else [*refused, dialled]
+                if is_full:
+                    await asyncio.sleep(RELEASE_PAUSE_S)
 
     async def _connected(self) -> Dialled:
         if self._closed:
