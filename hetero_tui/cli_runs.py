@@ -270,7 +270,7 @@ def replay(
     as_json: Json = False,
     plain: Plain = False,
 ) -> None:
-    """Show a recorded session again in the app. With pause, speed and scrub; in a pipe: its log and how it ended."""
+    """Show a recorded session again in the app. With pause and speed; in a pipe: its log and how it ended."""
     raise typer.Exit(_replayed(Output(as_json, plain), path))
 
 
@@ -314,9 +314,9 @@ def _replayed(output: Output, path: Path | None) -> int:
         if not output.as_json:
             narrator(state)
     if output.as_json:
-        output.document(reports.recording_document(recording.begins, recording.ends, state))
+        output.document(reports.recording_document(recording, state))
     else:
-        output.data(reports.recording_line(recording.begins, recording.ends, state))
+        output.data(reports.recording_line(recording, state))
     return DONE
 
 

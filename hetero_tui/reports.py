@@ -14,6 +14,7 @@ from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.intents import LoggedLine
 from hetero_tui.inventory import Inventory
+from hetero_tui.recording.replay import Recording
 from hetero_tui.state import State
 from hetero_tui.text import loss_figure, one_line, plain
 from remote_agent import protocol
@@ -121,13 +122,13 @@ def _step_time(run: protocol.RunSummary) -> str:
     return seconds(run.step_s) + (f" (predicted {seconds(run.predicted_s)})" if run.predicted_s else "")
 
 
-def recording_document(begins: float, ends: float, state: State) -> dict[str, Any]:
-    """The JSON of ``replay``: what was known at the end of a recording."""
-    run = state.run
+def recording_document(recording: Recording, state: State) -> dict[str, Any]:
+    """Return the JSON of ``replay``: the ``state`` at the end of a recording; a cluster that it never saw has none."""
+    run, shown = state.run, str(state.cluster_state) if recording.has_cluster else None
     return {
-        "begins": begins,
-        "ends": ends,
-        "cluster": {"name": state.cluster, "state": str(state.cluster_state), "head": state.head},
+        "begins": recording.begins,
+        "ends": recording.ends,
+        "cluster": {"name": state.cluster, "state": shown, "head": state.head},
         "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
         "run": None
         if run is None
@@ -136,12 +137,14 @@ def recording_document(begins: float, ends: float, state: State) -> dict[str, An
     }
 
 
-def recording_line(begins: float, ends: float, state: State) -> str:
-    """The same in a line, for people."""
-    when = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) for moment in (begins, ends))
+def recording_line(recording: Recording, state: State) -> str:
+    """Return the same in a line, for people."""
+    moments = (recording.begins, recording.ends)
+    when = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) for moment in moments)
     shown = state.run
     run = f"; {shown.run} {shown.state} {stands_at(shown.state, shown.step)}" if shown is not None else ""
-    return f"{when}: cluster {state.cluster} {state.cluster_state}, {state.hosts_up} hosts up{run}"
+    cluster = f" {state.cluster_state}, {state.hosts_up} hosts up" if recording.has_cluster else ""
+    return f"{when}: cluster {state.cluster}{cluster}{run}"
 
 
 def log_line(entry: LoggedLine) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hetero_tui.errors import UsageError
+from hetero_tui.events import ClusterChanged
 from hetero_tui.fold import apply
 from hetero_tui.intents import Refusing
 from hetero_tui.recording import lines
@@ -42,6 +43,11 @@ class Recording:
     cut_off: bool
 
     @property
+    def has_cluster(self) -> bool:
+        """True if the session saw the state of its cluster; one that only attached to a run did not."""
+        return any(isinstance(event, ClusterChanged) for _, event in self.entries)
+
+    @property
     def ends(self) -> float:
         """The time of the last entry."""
         return self.entries[-1][0] if self.entries else self.begins
@@ -55,6 +61,7 @@ def read(path: Path) -> Recording:
     Raises:
         UsageError: it can't be read, is no recording, or is damaged; the error names the line.
     """
+    path = path if path.exists() else folder() / path
     try:
         text = path.read_bytes().decode("utf-8", "replace")
     except OSError as error:

@@ -25,6 +25,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
 from hetero_tui.narration import Output
+from hetero_tui.recording.replay import Recording
 from hetero_tui.reporting import table
 from hetero_tui.reporting.figures import figures_of
 from hetero_tui.reporting.metrics import metrics, served
@@ -353,5 +354,7 @@ def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_w
 def test_states_are_codes_in_metrics_and_in_json() -> None:
     state = apply(initial("lab", (("nas", "10.0.0.2"),)), events.HostChanged(host="nas", state=HostState.RETURNING))
     assert 'hetero_tui_hosts{state="returning"} 1.0' in metrics(state, 0.0)
-    assert recording_document(0.0, 1.0, state)["hosts"][0]["state"] == "returning"
+    attached = Recording(Path("a.jsonl"), 0.0, state, (), cut_off=False)
+    document = recording_document(attached, state)
+    assert (document["hosts"][0]["state"], document["cluster"]["state"]) == ("returning", None)
     assert all(" " not in each for kind in (HostState, ClusterState, RunState) for each in kind)
