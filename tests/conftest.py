@@ -55,13 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, o
 
     Groups begin in the order of their first tests (`--no-loadscope-reorder`), the largest first.
     """
+    groups = _groups(items)
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))  # before pytest-xdist reads it in this hook
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
     result = yield  # tests that are deselected are gone now
-    groups = _groups(items)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
     sizes = Counter(groups[item.path] for item in items)
     with_ray = {groups[item.path] for item in items if item.get_closest_marker("ray")}
 
