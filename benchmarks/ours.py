@@ -15,7 +15,6 @@ from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, job_of, last_li
 from remote_agent import protocol
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.strategies import SPECS
-from remote_agent.training.worker.device import watching
 from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.product import HeteroTui, setting
 
@@ -170,10 +169,10 @@ def validation_loss(plan: Plan, weights: Path) -> float:
 
 
 def first_steps(strategy: str) -> int:
-    """Steps until the loss of each worker's first slices has been looked at, which takes time once in a run."""
-    if SPECS[strategy].split:  # nothing is looked at
+    """First steps of a run, after each of which the job is audited."""
+    if SPECS[strategy].split:
         return 0
-    return 1 if strategy == "local_sgd" else watching.FIRST
+    return 1 if strategy == "local_sgd" else 8
 
 
 def reference_of(share: protocol.Share) -> DeviceProfile:

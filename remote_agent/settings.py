@@ -130,12 +130,12 @@ class TrainingConfig:
             round.
         precision: of forward and backward: ``fp32``, or autocast to ``bf16`` or ``fp16`` (with loss scaling) on each
             device that supports it; weights, gradients and optimizer stay fp32.
-        loss_reduction: how ``loss`` reduces a batch's samples: ``mean`` or ``sum``. ``auto``: the measurement decides,
+        loss_reduction: how ``loss`` reduces a batch's samples: ``mean`` or ``sum``. ``auto``: the audit decides,
             and a loss that is neither is refused. A loss that returns ``(sum, weight)`` is a weighted mean.
         unit: samples of a batch that one device always computes together. Batch normalisation, losses over the batch
             (contrastive), padding and random numbers (dropout) then do not depend on the cut; the result equals plain
             torch with gradients accumulated over units. With ``batch_size`` or more, one device computes the whole
-            batch. 0: no units, but with batch normalisation a few for each device.
+            batch. 0: no units, but with batch normalisation at least 32 samples and at most ten units.
         deterministic: the same seed gives bitwise the same weights on devices of the same kind, independent of speeds
             and lost workers: units are added in a fixed order, and each device uses one thread. Slower, since each
             unit's gradient is sent separately. Only for ``strategy=sync``, which then runs as ``allreduce``, and

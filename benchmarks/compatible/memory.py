@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -174,16 +174,6 @@ class Replaces(nn.Module):
         return self.last(self.network(x))
 
 
-@case("parameter-replaced", AREA)
-class Replacing(Case):
-    """Forward puts a new Parameter in the place of a trained one, in the third step."""
-
-    expect, says = "ended", "last.weight"
-
-    def create_model(self) -> nn.Module:
-        return Replaces()
-
-
 class ClipsLater(nn.Module):
     """Clips its weights every third step (WGAN's critic)."""
 
@@ -293,16 +283,6 @@ class Carrying(Recurrent):
         return super().forward(x)
 
 
-@case("hidden-state-carried", AREA)
-class HiddenStateCarried(Case):
-    """Truncated backpropagation through time: a batch begins with the hidden state of the one before."""
-
-    expect, says = "refused", "begin each batch anew"
-
-    def create_model(self) -> nn.Module:
-        return Carrying()
-
-
 @case("hidden-state-of-last-size", AREA)
 class HiddenStateOfLastSize(Case):
     """The same in code that takes batches of one size only."""
@@ -319,16 +299,6 @@ class FixedBatch(Recurrent):
     def forward(self, x: Tensor) -> Any:
         self.hidden = torch.zeros(1, BATCH, 8)
         return super().forward(x)
-
-
-@case("fixed-batch-size", AREA)
-class FixedBatchSize(Case):
-    """The batch size is written into the model."""
-
-    expect, says = "refused", f"{BATCH} of the same samples at a time can be computed"
-
-    def create_model(self) -> nn.Module:
-        return FixedBatch()
 
 
 class Solved(nn.Module):
@@ -349,22 +319,3 @@ class Solved(nn.Module):
                 x, time = x + step / 2 * (first + second), time + step
             step *= min(3.0, max(0.3, 0.9 * (1e-2 / (error + 1e-9)) ** 0.5))
         return self.head(x)
-
-
-@case("adaptive-solver", AREA)
-class AdaptiveSolver(Case):
-    """An ODE whose steps go by a norm over the batch: the run says that weights come to differ a little."""
-
-    tolerance = 1e-3
-    notice = "which is more than rounding"
-
-    def create_model(self) -> nn.Module:
-        return Solved()
-
-
-@case("adaptive-solver-undivided", AREA)
-class AdaptiveSolverUndivided(AdaptiveSolver):
-    """The same with unit=batch_size: the batch is undivided."""
-
-    tolerance, notice = 1e-5, ""
-    settings: ClassVar = {"unit": BATCH}

@@ -104,16 +104,6 @@ class Unfreezing(nn.Module):
         return self.out(torch.tanh(self.first(x)))
 
 
-@case("unfreezing", AREA)
-class Unfrozen(Case):
-    """requires_grad is switched on by the model in the fourth step."""
-
-    expect, says = "refused", "requires_grad on for first.weight"
-
-    def create_model(self) -> nn.Module:
-        return Unfreezing()
-
-
 @case("sparse-embedding", AREA)
 class Sparse(LongShortTerm):
     """An embedding with sparse gradients, and SparseAdam for it."""

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.compatible.case import REFUSED, Case, case, small
 from remote_agent.training.config import TrainingConfig
@@ -254,22 +253,6 @@ class BoundBuffers(Case):
         pairs = zip(model.parameters(), self.anchor, strict=True)
         far = sum((parameter - first).square().sum() for parameter, first in pairs)
         return functional.cross_entropy(model(batch[0]), batch[1]) + 0.5 * far
-
-
-@case("second-loader", AREA)
-class SecondLoader(Case):
-    """Semi-supervised: each call of loss takes a batch without labels from the iterator of a second loader."""
-
-    expect: ClassVar[str] = REFUSED
-    says: ClassVar[str] = "self.others"
-    others: Any = None
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        if self.others is None:
-            x = torch.randn(6000, 6, generator=torch.Generator().manual_seed(4))
-            self.others = iter(DataLoader(TensorDataset(x), batch_size=12))
-        (x,) = next(self.others)
-        return functional.cross_entropy(model(batch[0]), batch[1]) + 0.3 * model(x).square().mean()
 
 
 @case("numpy-weight", AREA)

@@ -235,17 +235,3 @@ class Warmup:
     def __call__(self) -> float:
         self.step += 1
         return min(1.0, self.step / 10)
-
-
-@case("schedule-object", AREA)
-class ByObject(Case):
-    """A weight in the loss by an object that counts its calls (KL annealing)."""
-
-    expect, says = "refused", "anneal"
-
-    def __init__(self) -> None:
-        self.anneal = Warmup()
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        out = model(batch[0])
-        return functional.cross_entropy(out, batch[1]) + 0.01 * self.anneal() * out.pow(2).mean()

@@ -34,16 +34,6 @@ class FirstMean(nn.Module):
         return self.net((x - self.mean) / self.deviation)
 
 
-@case("first-batch-mean", AREA)
-class FirstBatchMean(Case):
-    """Inputs are normalised by the mean of the first batch, which forward keeps in an attribute."""
-
-    expect, says = "refused", "the first call of loss sets model.mean"
-
-    def create_model(self) -> nn.Module:
-        return FirstMean()
-
-
 class Codebook(nn.Module):
     """A codebook that the first batch fills; a flag beside it says so."""
 
@@ -61,36 +51,6 @@ class Codebook(nn.Module):
             self.is_filled = True
         nearest = self.codes[torch.cdist(z, self.codes).argmin(1)]
         return self.head(z + (nearest - z).detach())
-
-
-@case("codebook-filled-once", AREA)
-class CodebookFilledOnce(Case):
-    """A codebook in a buffer that the first batch fills, and a Python flag that says so."""
-
-    expect, says = "refused", "the first call of loss sets model.is_filled"
-
-    def create_model(self) -> nn.Module:
-        return Codebook()
-
-
-@case("first-losses", AREA)
-class FirstLosses(Case):
-    """Two losses, each divided by its first value, which the job keeps."""
-
-    expect, says = "refused", "the first call of loss sets self.first"
-
-    def __init__(self) -> None:
-        self.first: Tensor | None = None
-
-    def create_model(self) -> nn.Module:
-        return small(4)
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        out = model(batch[0])
-        both = torch.stack([functional.cross_entropy(out[:, :3], batch[1]), out[:, 3].square().mean()])
-        if self.first is None:
-            self.first = both.detach()
-        return (both / self.first).sum()
 
 
 @case("first-weights", AREA)

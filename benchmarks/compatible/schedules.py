@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.compatible.case import ENDED, REFUSED, Case, case, small
+from benchmarks.compatible.case import Case, case
 from benchmarks.compatible.optimizers import AREA
 from remote_agent.training.config import TrainingConfig
 
@@ -198,49 +198,3 @@ class WeightDecay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
-
-@case("unfrozen-in-hook", AREA)
-class UnfrozenInHook(Case):
-    """A hook of the step unfreezes the first layer, and gives it to the optimizer, after the second step."""
-
-    expect, says, quick = ENDED, "requires_grad on for 0.weight", True
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model[0].requires_grad_(requires_grad=False)
-        return model
-
-    def create_optimizer(self, model: Any, config: TrainingConfig) -> torch.optim.Optimizer:
-        optimizer, steps = torch.optim.SGD(model[2].parameters(), lr=config.learning_rate), [0]
-
-        def unfreeze(*_: Any) -> None:
-            steps[0] += 1
-            if steps[0] == 2:
-                model[0].requires_grad_(requires_grad=True)
-                optimizer.add_param_group({"params": list(model[0].parameters())})
-
-        optimizer.register_step_post_hook(unfreeze)
-        return optimizer
-
-
-@case("rate-in-loss", AREA)
-class RateInLoss(Case):
-    """loss sets the learning rate of the optimizer that the job keeps, by a count in a buffer."""
-
-    expect, says = REFUSED, "self.optimizer.param_groups[0]['lr']"
-
-    def create_model(self) -> nn.Module:
-        model = small()
-        model.register_buffer("steps", torch.zeros((), dtype=torch.long))
-        return model
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate)
-        return self.optimizer
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        model.steps += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.05 * 0.8 ** int(model.steps)
-        return functional.cross_entropy(model(batch[0]), batch[1])

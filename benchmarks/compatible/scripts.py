@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from benchmarks.compatible.case import BATCH, ENDED, ITSELF, REFUSED, Case, Samples, case, points, small, tokens
+from benchmarks.compatible.case import BATCH, ITSELF, REFUSED, Case, Samples, case, points, small, tokens
 
 AREA = "whole scripts"
 
@@ -72,25 +72,6 @@ class LateTeacher(Case):
         return functional.cross_entropy(model(x), y) + 0.1 * functional.mse_loss(model(x), model.teacher(x))
 
 
-@case("late-teacher-of-job", AREA)
-class JobsTeacher(Case):
-    """The same with a teacher that the job holds, outside of the model."""
-
-    expect: ClassVar[str] = ENDED
-    says: ClassVar[str] = "self.held.teacher.0.weight"
-
-    def create_model(self) -> nn.Module:
-        self.held = Teaching()
-        return Teaching(self.held.network)
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        model.step += 1
-        if model.step > 2:
-            self.held.follow()
-        out = model(batch[0])
-        return functional.cross_entropy(out, batch[1]) + 0.1 * functional.mse_loss(out, self.held.teacher(batch[0]))
-
-
 class LateCount(Case):
     """A count that changes the loss long after the measurement only."""
 
@@ -104,49 +85,6 @@ class LateCount(Case):
     def loss(self, model: Any, batch: Any) -> Any:
         loss = functional.cross_entropy(model(batch[0]), batch[1])
         return loss * 2 if self.count(model) > 200 else loss
-
-
-@case("count-by-itertools", AREA)
-class CountByItertools(LateCount):
-    """A warm-up by itertools.count in the job's class."""
-
-
-@case("memory-bank", AREA)
-class MemoryBank(Case):
-    """Features of all samples in a table of the job's, which the loss reads before it writes them."""
-
-    expect: ClassVar[str] = REFUSED
-    says: ClassVar[str] = "self.bank"
-
-    def __init__(self) -> None:
-        self.bank = torch.zeros(42, 3)
-
-    def create_data(self) -> Any:
-        return *points(), torch.arange(42)
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        x, y, index = batch
-        out = model(x)
-        loss = functional.cross_entropy(out, y) + 0.1 * functional.mse_loss(out, self.bank[index])
-        self.bank[index] = out.detach()
-        return loss
-
-
-@case("unseeded-masks", AREA)
-class UnseededMasks(Case):
-    """A coupling flow whose masks are a list of tensors, drawn from the system's entropy in create_model."""
-
-    expect: ClassVar[str] = REFUSED
-    says: ClassVar[str] = "model.masks"
-
-    def create_model(self) -> nn.Module:
-        model = Flow()
-        model.masks = [torch.from_numpy(np.random.default_rng().random(6).astype("float32")) for _ in range(2)]
-        return model
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        z, log = model(batch[0])
-        return (0.5 * z.square().sum(1) - log).mean()
 
 
 class Flow(nn.Module):
@@ -244,21 +182,6 @@ class NegativeSampling(Case):
         v = model[0](batch[0])
         near = functional.logsigmoid((v * model[1](batch[1])).sum(1))
         return -(near + functional.logsigmoid(-(model[1](drawn) @ v[:, :, None])[..., 0]).sum(1)).mean()
-
-
-@case("embedding-by-frequency", AREA)
-class ByFrequency(Case):
-    """An embedding whose gradients are divided by how often a token is in the batch."""
-
-    expect: ClassVar[str] = REFUSED
-    says: ClassVar[str] = "gradient of a batch is not the sum"
-
-    def create_model(self) -> nn.Module:
-        return nn.Sequential(nn.Embedding(5, 8, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(40, 3))
-
-    def create_data(self) -> Any:
-        texts = tokens(5, 5)
-        return texts, texts[:, 0] % 3
 
 
 @case("masked-in-few", AREA)

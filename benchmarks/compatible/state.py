@@ -138,26 +138,6 @@ class LateQueue(Queue):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
 
-@case("moco-queue-later", AREA)
-class MocoLater(Case):
-    """A queue in a buffer that begins to be filled in the third step."""
-
-    expect, says = "ended", "queue is not trained"
-
-    def create_model(self) -> nn.Module:
-        return LateQueue()
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        assert isinstance(model, LateQueue)
-        model.step += 1
-        keys = model(batch[0])
-        loss = functional.mse_loss(keys, model.queue.mean(0).expand_as(keys))
-        if model.step > 2:
-            with torch.no_grad():
-                model.queue.copy_(torch.cat([keys, model.queue])[: len(model.queue)])
-        return loss
-
-
 class Counting(nn.Module):
     """Counts its forward passes, and scales by the count."""
 

@@ -269,19 +269,6 @@ class Gated(nn.Module):
         return share[:, :1] * self.one(x) + share[:, 1:] * self.other(x)
 
 
-@case("balance-of-training-alone", AREA)
-class BalanceOfTraining(Case):
-    """Experts with batch normalisation, whose balance over the batch is a term of training mode alone."""
-
-    expect, says = "refused", "and not in training mode"
-
-    def create_model(self) -> nn.Module:
-        return Gated()
-
-    def loss(self, model: Any, batch: Any) -> Any:
-        return functional.cross_entropy(model(batch[0]), batch[1]) + 0.5 * model.balance
-
-
 class Scaling:
     """Puts samples together, scaled by mean and deviation of the first batch."""
 
@@ -294,13 +281,3 @@ class Scaling:
         if self.mean is None:
             self.mean, self.deviation = x.mean(0), x.std(0)
         return (x - self.mean) / self.deviation, y
-
-
-@case("scaled-by-first-batch", AREA)
-class ScaledByFirst(Case):
-    """A collate_fn that scales by the first batch that it gets."""
-
-    expect, says = "refused", "the first call of loss sets Scaling."
-
-    def create_data(self) -> Any:
-        return DataLoader(Samples(list(zip(*points(), strict=True))), batch_size=BATCH, collate_fn=Scaling())

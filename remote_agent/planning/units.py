@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-UNITS_PER_DEVICE = 4
-"""Units of a batch for each device, where the number is not set: shares can follow speeds in such steps."""
+BATCH_STATISTICS = 32
+"""Samples of the smallest unit for batch normalisation: statistics of fewer are too noisy to normalise by."""
 
-MIN_UNIT = 8
-"""Samples of the smallest unit that is chosen: statistics of fewer are too noisy to normalise by."""
+LEAST = 8
+"""Samples of the smallest unit that is chosen for anything else."""
+
+UNITS = 10
+"""Most units of a batch where their size is not set: two for each of five devices, and the same on one machine."""
 
 
-def default_unit(batch: int, devices: int) -> int:
-    """Samples of a unit, where units are needed and their size is not set."""
-    return min(batch, max(MIN_UNIT, -(-batch // (UNITS_PER_DEVICE * max(1, devices)))))
+def default_unit(batch: int, least: int = BATCH_STATISTICS) -> int:
+    """Return the samples of a unit, where units are needed and their size is not set; it depends on the batch alone."""
+    return min(batch, max(least, -(-batch // UNITS)))
 
 
 def bounds(samples: int, unit: int) -> list[int]:

@@ -216,7 +216,24 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
             into_files(model)
     if place is not None:
         kept.keep(model, *place)
+    if config is not None:
+        _freeze_others(factory, model, config)
     return model
+
+
+def _freeze_others(factory: Any, model: nn.Module, config: TrainingConfig) -> None:
+    """Turn parameters that the job's optimizer does not have into state: a target network, a teacher."""
+    if getattr(factory, "create_optimizer", None) is None:
+        return
+    optimizer = guard("create_optimizer", factory.create_optimizer, model, config)
+    groups = getattr(optimizer, "param_groups", None)
+    if not isinstance(groups, list):
+        return  # making the optimizer reports it
+    own = {id(parameter) for group in groups for parameter in group["params"]}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in own]
+    if len(others) < len(list(model.parameters())):
+        for parameter in others:
+            parameter.requires_grad_(False)
 
 
 def _adapted(model: nn.Module, seed: int, config: TrainingConfig) -> nn.Module:

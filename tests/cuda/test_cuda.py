@@ -22,14 +22,13 @@ from remote_agent.sampling import nvidia
 from remote_agent.settings import CODECS
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
-from remote_agent.training.errors import JobError
-from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.audit import Cause, other_machine
 from remote_agent.training.shared.flat import FlatTensors
-from remote_agent.training.shared.job_fingerprint import JobFingerprint, refuse
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.wire import codecs
-from remote_agent.training.worker.device import backend, first_look, held_values
+from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import FIRST, SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from tests.training.pipelines import LocalPipeline, assert_close, plain
@@ -109,12 +108,14 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def computer(make: Make, device: torch.device, **options: Any) -> tuple[nn.Module, SliceComputer]:
+def computer(
+    make: Make, device: torch.device, loss: Any = cross_entropy, **options: Any
+) -> tuple[nn.Module, SliceComputer]:
     torch.manual_seed(1)
     model, x = make()
     model = model.train().to(device)
     data = datasets.as_dataset((x, _labels(5)))
-    return model, SliceComputer(model, cross_entropy, data, device, seed=3, **options)
+    return model, SliceComputer(model, loss, data, device, seed=3, **options)
 
 
 def gradient(model: nn.Module) -> Tensor:
@@ -198,45 +199,52 @@ def test_float16_that_overflows_is_computed_again_with_a_smaller_scale() -> None
     assert scale.value < FIRST
 
 
-# --- The measurement and the looks -----------------------------------------------------------------------------------
+# --- The measurement and the audit -----------------------------------------------------------------------------------
 
 
 @KINDS
-def test_no_loss_is_judged_by_the_gpus_rounding(make: Make) -> None:
-    """With TF32, as cuDNN has it by default, and sums in any order: neither before the run nor in it."""
-    model, compute = computer(make, GPU)
-    profiler = Profiler(compute, model, FlatTensors(model, GPU), GPU, np.arange(SAMPLES), None)
-    profiler.measure((2, 8), 0.05, SAMPLES)
-    measured = profiler.check()
-    assert measured.findings == Findings()
-    assert profiler.watch is not None
-    compute.watch = profiler.watch
-    for step in range(1, 12):
-        compute(step, Slice(index=0, indices=np.arange(4 * step % 24, 24), total=SAMPLES, begin=0))
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_no_loss_is_judged_by_the_gpus_rounding(make: Make, dtype: torch.dtype | None) -> None:
+    """With TF32, as cuDNN has it by default, and sums in any order; neither alone nor beside a CPU."""
+    found = Auditor(*computer(make, GPU, dtype=dtype)).alone(np.arange(SAMPLES))
+    assert found.finding is None
+    assert other_machine(found, Auditor(*computer(make, CPU)).whole(found.indices), "cpu") is None
 
 
-def mixed_up(make: Make, change: Callable[[nn.Module], None] = lambda model: None) -> None:
-    """A GPU beside a CPU, the first look at the samples of each."""
-    found = []
-    for device in (CPU, GPU):
-        model, compute = computer(make, device)
-        change(model) if device == GPU else None
-        made = JobFingerprint(held=held_values.beside(model))
-        found.append((f"{device} of a host", first_look.look(model, compute, np.arange(12), made)))
-    refuse(found, JobFingerprint())
+def dropout() -> tuple[nn.Module, Any]:
+    layers = nn.Linear(32, 64), nn.Dropout(0.3), nn.GELU(), nn.Linear(64, 5)
+    return nn.Sequential(*layers), _random(SAMPLES, 32)
 
 
-@KINDS
-def test_a_gpu_beside_a_cpu_is_no_other_job(make: Make) -> None:
-    mixed_up(make)
+def attention_with_dropout() -> tuple[nn.Module, Any]:
+    body = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(12 * 32, 5)), _random(SAMPLES, 12, 32)
 
 
-def test_another_model_on_the_gpu_is_seen() -> None:
-    def other(model: nn.Module) -> None:
-        model[1] = nn.ReLU()  # type: ignore[operator]
+def noise(model: nn.Module, batch: Any) -> Tensor:
+    return cross_entropy(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
 
-    with pytest.raises(JobError, match="loss"):
-        mixed_up(perceptron, other)
+
+@pytest.mark.parametrize("make", [dropout, attention_with_dropout])
+@pytest.mark.parametrize("loss", [cross_entropy, noise])
+def test_a_gpu_beside_a_cpu_draws_the_same_numbers_for_an_audit(make: Make, loss: Any) -> None:
+    found = Auditor(*computer(make, CPU, loss=loss)).alone(np.arange(SAMPLES))
+    assert found.finding is None
+    other = Auditor(*computer(make, GPU, loss=loss)).whole(found.indices, evaluating=found.evaluating)
+    assert other_machine(found, other, "gpu") is None
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_a_gpu_with_another_model_or_a_wrong_backward_is_found(layer: int) -> None:
+    found = Auditor(*computer(perceptron, CPU)).alone(np.arange(SAMPLES))
+    model, compute = computer(perceptron, GPU)
+    hooked = model[layer].weight.register_hook(lambda given: given * 0.5)  # type: ignore[index]
+    finding = other_machine(found, Auditor(model, compute).whole(found.indices), "gpu")
+    assert finding is not None
+    assert finding.cause is Cause.MACHINES_DIFFER
+    hooked.remove()
+    model[1] = nn.ReLU()  # type: ignore[operator]
+    assert other_machine(found, Auditor(model, compute).whole(found.indices), "gpu") is not None
 
 
 def test_what_a_sample_takes_is_found_within_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +260,7 @@ def test_what_a_sample_takes_is_found_within_a_quarter(monkeypatch: pytest.Monke
     model = model.to(GPU)
     data = datasets.as_dataset((x, _labels(5).repeat(200)))
     compute = SliceComputer(model, cross_entropy, data, GPU, seed=3)
-    profiler = Profiler(compute, model, FlatTensors(model, GPU), GPU, np.arange(len(x)), None)
+    profiler = Profiler(compute, model, FlatTensors(model, GPU), GPU, np.arange(len(x)))
     profiler.measure((2, 256), 0.0, len(x))
     assert compute.most is not None
     before = torch.cuda.memory_allocated(GPU)

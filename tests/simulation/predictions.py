@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from remote_agent.training.shared.findings import Findings
 from torch import Tensor, nn
 
 from remote_agent.planning import sharding
@@ -28,7 +29,6 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import DeviceCosts
 from tests.simulation import product, world

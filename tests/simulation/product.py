@@ -46,7 +46,6 @@ from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import dataplane, flat, link_speed
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
-from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.shared.stages import micro_batch
@@ -178,10 +177,8 @@ class HostedWorker:
         self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
-    def prepare(
-        self, buffers: Any, reference: Any, config: TrainingConfig, watched: int | None = None, options: Any = None
-    ) -> None:
-        del buffers, reference, watched
+    def prepare(self, buffers: Any, reference: Any, config: TrainingConfig, options: Any = None) -> None:
+        del buffers, reference
         self._config, model = config, self._factory.create_model()
         split = spec_of(config.strategy).split
         if self._state:
@@ -197,6 +194,9 @@ class HostedWorker:
             blocks=cast("Any", Blocks(self._factory, model, self._host, config)) if split else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)
+
+    def audit(self, task: Any) -> None:
+        """As if it had no room for so many samples."""
 
     def engine(self, method: str, *arguments: Any) -> Any:
         answer = getattr(self._engine, method)(*arguments)
@@ -295,7 +295,7 @@ class Control:
 
 def measured(candidates: Sequence[Any], *_: Any, **__: Any) -> Measurements:
     """As ``measure`` has it."""
-    return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
+    return Measurements((PROFILE,) * len(candidates), Usage(), None, 1.0, PROFILE)
 
 
 def surveyed(

@@ -22,7 +22,7 @@ from remote_agent.training.checkpoint.optimizer_state import TrainingState, of_o
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared import findings, flat
+from remote_agent.training.shared import audit, flat
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import (
@@ -37,6 +37,7 @@ from remote_agent.training.shared.stages import (
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import recompute
+from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.own_weights import OwnWeights
@@ -171,8 +172,9 @@ class LocalPipeline:
             return dataclasses.replace(measured, model=model, blocks=blocks, compute=compute)
         profiler = BlockProfiler(compute, model, np.arange(4), self.factory, self.config)
         profiler.measure((), 0.0, self.config.batch_size)
-        measured = profiler.check()
-        config = findings.settle(self.config, measured.findings, measured.usage.changed, len(self.bounds) - 1)
+        found = Auditor(model, compute.on(CPU)).alone(np.arange(4))
+        audit.refuse(found, self.config)
+        config = audit.with_reduction(audit.with_unit(self.config, batch_statistics=False), found)
         compute.unit, compute.summed = config.unit, config.loss_reduction == "sum"
         assert profiler.parts is not None, "it was measured"
         self.costs = profiler.costs

@@ -99,6 +99,7 @@ class Feed:
 
     size: int | None = None
     notes: tuple[str, ...] = ()
+    ahead = 0
 
     def __init__(self, passes: Callable[[], Iterable[object]], batched: bool) -> None:
         self._passes, self._batched = passes, batched

@@ -20,6 +20,7 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, kind_of
 from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.auditing import RunAudits
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
 from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.plan_made import Forecast
@@ -105,6 +106,7 @@ def _train(
     ):
         judge.catch_up(session, request.folder)
         restorer, timer, forecast = Restorer(request.host), CheckpointTimer(session, saver), Forecast()
+        audits = RunAudits(session, request.host)
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
@@ -114,6 +116,7 @@ def _train(
                         seconds = forecast.seconds(session)
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=seconds)
                     takeover_file.keep(session)
+                    audits.after(session, report)
                     samples += report.samples
                     last = report
                     judged = judge.after(session, report.step, samples - report.samples, samples)
@@ -150,6 +153,7 @@ def _train(
             slices.go_back(step)
             samples, progress.step = session.order.start, step + 1
             judge.go_back(session, step)
+            audits.plan(session, step)
             takeover_file.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"

@@ -95,9 +95,7 @@ def _tried(request: Request, journal: Journal, crashes: Crashes) -> Survey:
         if config.strategy == AUTO:
             surveying.refuse_too_large(config, found)
         if split or trial.to_try(settled, found) is not None:
-            # A look at the loss takes time in a run's first steps only; the plan is of those that follow.
-            tried = dataclasses.replace(known, planned=dataclasses.replace(known.planned, watched=False))
-            with setup.opened(tried, journal, lambda: False, crashes) as (session, _):
+            with setup.opened(known, journal, lambda: False, crashes) as (session, _):
                 found = _with_blocks(session) if split else trial.surveyed(session, _tell)
     return found
 

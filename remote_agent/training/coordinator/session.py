@@ -76,10 +76,12 @@ class KeepSchedule:
     Attributes:
         copy_due: the shards' state is copied after this step; ``recovery.backups`` sets it.
         checkpoint_due: a checkpoint by time is saved after this step; ``recovery.checkpoint_timer`` sets it.
+        audit_due: the job is audited after this step; ``auditing`` sets it.
     """
 
     copy_due: int | None = None
     checkpoint_due: int | None = None
+    audit_due: int | None = None
 
 
 @dataclass
@@ -177,7 +179,8 @@ class Session:
             begin: the position of its first sample.
             end: the position after its last one.
         """
-        return self.is_checkpoint(step) or step == self.keeping.copy_due or self.is_evaluated(step, begin, end)
+        due = step in (self.keeping.copy_due, self.keeping.audit_due)
+        return due or self.is_checkpoint(step) or self.is_evaluated(step, begin, end)
 
     def is_evaluated(self, step: int, begin: int, end: int) -> bool:
         """Whether the weights after ``step`` are evaluated; the arguments are those of :meth:`saves`."""

@@ -18,6 +18,7 @@ from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import (
+    auditing,
     lazy,
     model_size,
     optimizer_check,
@@ -50,13 +51,12 @@ from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import findings, flat
+from remote_agent.training.shared import audit, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
-from remote_agent.training.worker.device import held_values
+from remote_agent.training.worker.device.audit import uses_batch_statistics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,6 @@ def ready(
     tell(f"starting workers on {hosts}")
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
-    head = JobFingerprint(held=held_values.beside(model))
     found = resuming.find(request.resume, request.folder)
     given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
     if again and datasets.is_used_up(given):
@@ -115,9 +114,13 @@ def ready(
         config = resuming.settings(request.config, found, source.size)
         config, order = source.open(config, resuming.begin(found, request.folder))
         validated_on = validation.of_job(request, config)
+        lazy.give_shapes(model, request.job.factory, source)
+        batch_statistics = uses_batch_statistics(model)
+        limits = (config.micro_batch, *(device.max_batch for device in request.devices))
+        room = min((limit for limit in limits if limit), default=None)
+        config = audit.with_unit(config, batch_statistics=batch_statistics, room=room)
         request = restart.with_fewer_shards(dataclasses.replace(request, config=config))
         config = request.config
-        lazy.give_shapes(model, request.job.factory, source)
         checks.refuse_hooks(model, config)
         if spec_of(config.strategy).split:
             try:
@@ -130,6 +133,9 @@ def ready(
         if checked.idle and not again:
             journal.write(protocol.Notice, step=order.done, host=request.host, text="; ".join(checked.idle))
         options = checked.options
+        alone = auditing.on_head(request, model, source, order, config) if not again else None
+        if alone is not None:
+            audit.refuse(alone, config)
         with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
             for candidate in candidates:
                 spec = candidate.seat.spec
@@ -142,7 +148,7 @@ def ready(
                 )
             if not config.deterministic:  # with one thread each
                 share_cores(candidates)
-            apart = findings.kinds_apart(config, [candidate.opened.device for candidate in candidates])
+            apart = audit.kinds_apart(config, [candidate.opened.device for candidate in candidates])
             if apart and not again:
                 journal.write(protocol.Notice, step=order.done, host=request.host, text=apart)
             is_alone = request.profile is not None and not profiles.beside(request.profile)
@@ -153,7 +159,7 @@ def ready(
             before = profiles.read(request.profile) or profiles.decoded(carried)
             asked = config.batch_size, config.measure_seconds, config.slice_deadline_s
             again_here = bool(journal.left) and before is not None and {*names} <= {*before.names}
-            measured = measure(candidates, *asked, crashes, again=again_here)
+            measured = measure(candidates, *asked, crashes, again=again_here, audit=alone)
             measured = measured.moving(
                 flat.state(model) if optimizer.hooked or request.moving else resuming.moving(found, model)
             )
@@ -169,7 +175,7 @@ def ready(
                 dtypes={name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()},
                 max_batches=[candidate.seat.spec.max_batch for candidate in candidates],
                 fleet=fleet,
-                head=head,
+                batch_statistics=batch_statistics,
             )
             planned = run_plan.plan(config, profile, order)
             known = planned.whole
@@ -227,9 +233,7 @@ def opened(
     if planned.hosts is not None:
         candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
     rates = rates_of(request.job.factory, model, config)
-    looked_at = known.found.step if known.found is not None and request.same_job else 0
-    watched = looked_at if planned.watched else None
-    members = _members(candidates, measured, config, watched=watched, options=rates.options)
+    members = _members(candidates, measured, config, options=rates.options)
     if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
         snapshots.restore(servers, members, known.resumed, inner=spec_of(config.strategy).rounds)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
@@ -240,7 +244,7 @@ def opened(
         reference=measured.reference,
         config=config,
         options=rates.options,
-        others=measured.workers[:1],
+        audit=measured.audit,
     )
     session = Session(
         config=config,
@@ -280,9 +284,6 @@ def opened(
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.report(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    differs = findings.differs(request.config, config, measured.findings)
-    if differs and known.found is None:
-        journal.write(protocol.Notice, step=0, host=request.host, text=differs)
     with joining:
         yield session, model
 
@@ -327,11 +328,11 @@ def _begin(
 
 
 def _members(
-    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: int | None, options: Chosen
+    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, options: Chosen
 ) -> list[WorkerHandle]:
     """The measured workers; each gets the settings that follow from the measurement."""
     for candidate in candidates:
-        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, config, watched, options)
+        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, config, options)
     return [
         WorkerHandle(candidate.seat, candidate.actor, SpeedTrack(profile), candidate.opened.simulated_speed)
         for candidate, profile in zip(candidates, measured.profiles, strict=True)

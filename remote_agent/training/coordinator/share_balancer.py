@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterable, Sequence
 
 from remote_agent.planning import shares, units
-from remote_agent.protocol import Notice, Rebalanced, WorkerSlow
+from remote_agent.protocol import Rebalanced, WorkerSlow
+from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance, benched
 from remote_agent.training.coordinator.plan.benched import Benched
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.shared.messages import Result
+from remote_agent.training.shared.messages import Result, Slice
 
 LAST_HINT = "look at the host, then start the run again"
 
@@ -30,6 +31,7 @@ class ShareBalancer:
         self._benched: dict[WorkerHandle, Benched] = {}
         self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a benched device, the cut
         self._adapted_at = time.monotonic()
+        self._announced: dict[int, list[tuple[WorkerHandle, int, int]]] = {}
         self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
     @property
@@ -55,6 +57,29 @@ class ShareBalancer:
                 begin += samples
         return result
 
+    def slices_of(self, step: int, total: int) -> list[tuple[WorkerHandle, int, int]]:
+        """The slices of ``step``, as they were announced to workers that read ahead, if they were."""
+        announced = self._announced.pop(step, [])
+        members = set(self._session.members)
+        fits = announced and announced[-1][2] == total and {member for member, _, _ in announced} <= members
+        return announced if fits else self.slices(total)
+
+    def coming(self, step: int) -> dict[WorkerHandle, tuple[Slice, ...]]:
+        """Announce the slices of the steps after ``step``, which workers may read ahead."""
+        found: dict[WorkerHandle, tuple[Slice, ...]] = {}
+        order, config = self._session.order, self._session.config
+        for later in range(step + 1, step + 1 + self._session.source.ahead * (not spec_of(config.strategy).rounds)):
+            first, last = order.span(later)
+            if first == last:
+                break
+            cut = self._announced.setdefault(later, self.slices(last - first))
+            indices = order.take(first, last)
+            for index, (member, begin, end) in enumerate(cut):
+                part, place = indices[begin:end], first + begin
+                its = Slice(index=index, indices=part, begin=place, first=first, total=last - first)
+                found[member] = (*found.get(member, ()), its)
+        return found
+
     def recut(self, step: int, reason: str) -> None:
         """Cut again from ``step`` on, since a worker joined, or left (it may have been the last one).
 
@@ -62,6 +87,7 @@ class ShareBalancer:
             TrainingError: the batch does not fit into the members' memory.
         """
         session = self._session
+        self._announced.clear()
         if not session.members:
             self._take((), step)
             return
@@ -154,12 +180,10 @@ class ShareBalancer:
                     return
 
     def take_notice(self, step: int, member: WorkerHandle, result: Result) -> None:
-        """Write a worker's notice; if its memory was full, its share follows its new speed."""
+        """Let a worker's share follow its new speed if its memory was full."""
         if result.at_most and member in self._session.members:
             full = f"{member.name}'s memory was full: it computes {result.at_most} samples at a time from now on"
             self.announce(step, full)
-        if result.notice:
-            self._session.journal.write(Notice, step=step, host=member.host, text=result.notice)
 
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session

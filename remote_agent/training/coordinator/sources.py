@@ -26,10 +26,12 @@ class Source(Protocol):
     Attributes:
         size: number of samples; None: unknown.
         notes: notes for the plan, once it is open.
+        ahead: steps whose batches workers read ahead.
     """
 
     size: int | None
     notes: tuple[str, ...]
+    ahead: int
 
     def open(self, config: TrainingConfig, begin: Begin) -> tuple[TrainingConfig, SampleOrder]:
         """The resolved configuration, and the order; see :func:`extent.resolve`.
@@ -59,6 +61,7 @@ class Indexed:
     """
 
     notes: tuple[str, ...] = ()
+    ahead = 0
 
     def __init__(self, dataset: Any) -> None:
         self.size: int | None = job.guard("__len__", len, dataset)
@@ -90,7 +93,7 @@ class Loaded(Indexed):
     def __init__(self, loader: DataLoader[Any]) -> None:
         samplers.refuse(loader)
         super().__init__(datasets.as_dataset(loader))
-        self._loader = loader
+        self._loader, self.ahead = loader, datasets.LoaderOptions.of(loader).ahead
 
     def open(self, config: TrainingConfig, begin: Begin) -> tuple[TrainingConfig, SampleOrder]:
         resolved, order = extent.of_loader(config, self._loader, len(self._dataset), begin)

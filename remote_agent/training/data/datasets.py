@@ -82,19 +82,61 @@ _SHOWN = 8
 """Indices that an error names."""
 
 
+@dataclass(frozen=True)
+class LoaderOptions:
+    """What a worker's loader has in common with the user's.
+
+    Attributes:
+        num_workers: processes that read; 0: the worker reads each slice itself, as plain torch does.
+        prefetch_factor: batches that each process reads ahead.
+        worker_init_fn: called in each process with its number.
+        pin_memory: batches are copied to memory from which a GPU reads faster.
+        timeout: seconds that a batch may take; 0: any.
+        context: how processes are started, by torch's name of it.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    worker_init_fn: Callable[[int], None] | None = None
+    pin_memory: bool = False
+    timeout: float = 0.0
+    context: str | None = None
+
+    @classmethod
+    def of(cls, loader: DataLoader[Any]) -> LoaderOptions:
+        """Return the options of ``loader``."""
+        context = loader.multiprocessing_context
+        return cls(
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor or 2,
+            worker_init_fn=loader.worker_init_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            context=context.get_start_method() if context is not None else None,
+        )
+
+    @property
+    def ahead(self) -> int:
+        """Batches that are read ahead at once."""
+        return self.num_workers * self.prefetch_factor
+
+
 class Collated:
     """The dataset of a ``DataLoader``.
 
     Args:
         dataset: indexable.
         collate: from a list of samples to a batch; None: torch's default.
+        options: of the loader.
 
     Attributes:
         first: the samples of the run's first step, which the devices are measured with.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
-        self.dataset, self._collate = dataset, collate
+    def __init__(
+        self, dataset: Any, collate: Callable[[list[Any]], Any] | None, options: LoaderOptions | None = None
+    ) -> None:
+        self.dataset, self._collate, self.options = dataset, collate, options or LoaderOptions()
         self.first = np.empty(0, np.int64)
 
     def __len__(self) -> int:
@@ -165,7 +207,7 @@ def as_dataset(data: object) -> Any:
     """
     if isinstance(data, DataLoader):
         collate = None if data.collate_fn is default_collate else data.collate_fn
-        return Collated(_as_torch_takes_it(data.dataset), collate)
+        return Collated(_as_torch_takes_it(data.dataset), collate, LoaderOptions.of(data))
     parts = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
     if parts and all(isinstance(each, DataLoader | Dataset) for each in parts):
         names = ", ".join(type(each).__name__ for each in parts)

@@ -128,11 +128,6 @@ def about_loader(given: TrainingConfig, loader: DataLoader[Any], order: EpochOrd
     said = [f"the data loader's {order.size:,} samples, {by}: {length:,} in {steps:,} batches an epoch"]
     if loader.batch_size is not None and given.batch_size not in (0, loader.batch_size):
         said.append(f"batch_size={given.batch_size} is used in the place of the data loader's {loader.batch_size}")
-    if loader.num_workers and loader.worker_init_fn is not None:
-        said.append(
-            "the data loader's worker_init_fn is not called: the workers read samples themselves, and random numbers"
-            " are seeded for each sample"
-        )
     if callable(getattr(loader.dataset, "set_epoch", None)):
         said.append(
             "the dataset's set_epoch is not called, as each worker has a copy of it: in __getitem__, draw from the"

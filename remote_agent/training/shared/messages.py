@@ -15,8 +15,6 @@ from remote_agent.goals import Watched
 from remote_agent.training.errors import DeviceUnfit, JobError, LossNotFinite, StateChanged, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.figures import Figures
-from remote_agent.training.shared.findings import Findings
-from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
@@ -89,18 +87,36 @@ class WorkerReady:
 class Measured:
     """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan.
 
-    ``findings`` say whether parts of a batch give what the whole batch gives; ``loss`` is that of the samples that were
-    measured, 0 where it is not finite; ``costs`` are those beside forward and backward; ``fingerprint`` is what the
-    worker makes of the first samples.
+    ``loss`` is that of the samples that were measured, 0 where it is not finite; ``costs`` are those beside forward and
+    backward.
     """
 
     points: tuple[tuple[int, float], ...]
     usage: Usage
-    findings: Findings = field(default_factory=Findings)
     loss: float = 0.0
     notes: tuple[str, ...] = ()
     costs: DeviceCosts = field(default_factory=DeviceCosts)
-    fingerprint: JobFingerprint = field(default_factory=JobFingerprint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditTask:
+    """What a worker computes for an audit.
+
+    Attributes:
+        indices: the samples; None: some of those that it is measured with.
+        alone: compare them with parts of them and with themselves; False: only give a sketch of all of them.
+        evaluating: in evaluation mode.
+        noise: tell what the last bits of the weights change.
+        in_run: the weights are those of the run, and stay as they are.
+        step: that ``loss`` gets.
+    """
+
+    indices: Indices | None = None
+    alone: bool = False
+    evaluating: bool = False
+    noise: bool = True
+    in_run: bool = False
+    step: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +129,7 @@ class Slice:
         begin: position of its first sample in the run's global order.
         first: position of the first sample of the whole batch.
         total: samples of the whole batch.
+        ahead: slices of later steps that the worker will probably get, and may read.
     """
 
     index: int
@@ -120,6 +137,7 @@ class Slice:
     total: int
     begin: int = 0
     first: int = 0
+    ahead: tuple[Slice, ...] = ()
 
     @classmethod
     def whole(cls, indices: Indices, index: int = 0, begin: int = 0) -> Slice:
@@ -187,13 +205,11 @@ class Result:
     Attributes:
         stamps: from its beginning until the new weights, or the sums, were here.
         at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
-        notice: what the user should know of the worker's loss; empty: nothing.
         scalars: the figures that the job's loss gave beside the loss, of this worker's slices.
     """
 
     stamps: Stamps
     at_most: int = 0
-    notice: str = ""
     scalars: Figures = field(default_factory=dict)
 
 

@@ -129,11 +129,12 @@ class _Call:
 
 
 class _Noted(threading.local):
-    """The calls of this thread since the loss was begun (None: they are not recorded), and whether it used autocast."""
+    """What is known of this thread's loss: its calls of watched functions, whether it used autocast, and the step."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] | None = None
         self.halved = False
+        self.step = 0
 
 
 _thread = _Noted()
@@ -195,6 +196,11 @@ def _noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return result
 
     return noting
+
+
+def at_step(step: int) -> None:
+    """Name the step that ``loss(model, batch, step)`` gets in this thread from now on."""
+    _thread.step = step
 
 
 def _is_transformed() -> bool:
@@ -294,12 +300,33 @@ def function_of(own: Any) -> Callable[[nn.Module, Any], Any]:
     """``loss(model, batch)`` of what a job calls its loss.
 
     Args:
-        own: such a function; a criterion of ``(outputs, targets)`` such as ``torch.nn.CrossEntropyLoss(weight=...)``;
+        own: such a function, or ``loss(model, batch, step)``; a criterion of ``(outputs, targets)`` such as
+            ``torch.nn.CrossEntropyLoss(weight=...)``;
             or None, which is cross entropy.
     """
     if own is None:
         return functools.partial(_of_criterion, functional_cross_entropy)
-    return functools.partial(_of_criterion, own) if isinstance(own, nn.Module) else own
+    if isinstance(own, nn.Module):
+        return functools.partial(_of_criterion, own)
+    return _WithStep(own) if _takes_step(own) else own
+
+
+@dataclass(frozen=True)
+class _WithStep:
+    """A loss that gets the number of the step, from 1, as its third argument."""
+
+    function: Callable[[nn.Module, Any, int], Any]
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        return self.function(model, batch, _thread.step)
+
+
+def _takes_step(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return len(parameters) == 3 and parameters[2].name == "step"
 
 
 def functional_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,12 @@ from remote_agent.training.data.datasets import to_measure
 from remote_agent.training.deadlines import BUSY_S, TRANSFER_S
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat, log_file, rpc, without_compiler
+from remote_agent.training.shared.audit import Audit, Sketch
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
 from remote_agent.training.shared.figures import Figures
-from remote_agent.training.shared.job_fingerprint import JobFingerprint
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import (
+    AuditTask,
     Busy,
     EvaluationTask,
     Failed,
@@ -42,10 +42,11 @@ from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.output import OUTPUT, Printed
 from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.ownership import is_users_own
-from remote_agent.training.user_code.user_errors import LOADING, frames_of_stack
+from remote_agent.training.user_code.user_errors import LOADING, LOSS, frames_of_stack, is_out_of_memory
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import first_look, held_values, memory, recompute
+from remote_agent.training.worker.device import memory, recompute
+from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
@@ -53,7 +54,7 @@ from remote_agent.training.worker.device.trained import Still, TrainedParameters
 from remote_agent.training.worker.device.untouched import into_training
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter, Metrics, metrics_of
-from remote_agent.training.worker.staging import BlockProfiler, cut_between
+from remote_agent.training.worker.staging import BlockProfiler, cut_between, has_room_for_gradients
 
 LOG = logging.getLogger(__name__)
 
@@ -106,7 +107,6 @@ class Worker(LinkEnd):
             modes = into_training(model)
             devices.move_beside(factory, model, self._device)
             self._factory = factory
-            self._made = JobFingerprint(held=held_values.beside(model))
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)
@@ -125,7 +125,7 @@ class Worker(LinkEnd):
         self._profiler: Profiler | BlockProfiler = (
             BlockProfiler(self._compute_slice, self._model, measured_with, factory, config)
             if split
-            else Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with, factory)
+            else Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with)
         )
         notes = [each for each in (note, modes) if each]
         if config.activation_checkpointing:
@@ -146,28 +146,36 @@ class Worker(LinkEnd):
         """Set the number of threads for computing."""
         torch.set_num_threads(count)
 
-    def measure(self, sizes: Sequence[int], seconds: float) -> Failed | None:
-        """Time slices, while no other worker computes on the same computer; then :meth:`check`."""
+    def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
+        """Time slices, while no other worker computes on the same computer."""
         try:
-            self._profiler.measure(sizes, seconds, self._config.batch_size)
+            return self._profiler.measure(sizes, seconds, self._config.batch_size)
         except TrainingError as error:
             return Failed.of(error)
-        return None
 
-    def check(self, again: bool) -> Measured | Failed:
-        """See what the job does with its samples; returns that with what was measured. ``again``: as the profiler's."""
-        try:
-            measured = self._profiler.check(again=again)
-        except TrainingError as error:
-            return Failed.of(error)
-        return dataclasses.replace(measured, fingerprint=self.fingerprint())
-
-    def fingerprint(self) -> JobFingerprint:
-        """What this worker makes of the first samples; call it before the first slice."""
+    def audit(self, task: AuditTask) -> Audit | Sketch | Failed | None:
+        """Compute the task's samples for an audit; returns None where there is no room for so many together."""
         split = spec_of(self._config.strategy).split  # then the model is on the CPU, and may fill its memory
         computer = self._compute_slice.on(torch.device("cpu")) if split else self._compute_slice
-        found = first_look.look(self._model, computer, self._measured_with, self._made, room=not split)
-        computer.scalars.again()
+        auditor = Auditor(self._model, computer, gradients=not split or has_room_for_gradients(self._model))
+        indices = self._measured_with if task.indices is None else task.indices
+        losses.at_step(task.step)
+        if not task.alone and computer.most and len(indices) > computer.most:
+            return None
+        call: Callable[[], Audit | Sketch] = (
+            partial(auditor.alone, indices, stir=not task.in_run, noise=task.noise)
+            if task.alone
+            else partial(auditor.whole, indices, evaluating=task.evaluating, stir=not task.in_run)
+        )
+        try:
+            found: Audit | Sketch = job.guard(LOSS, call)
+        except TrainingError as error:
+            if not is_out_of_memory(error.__cause__ or error):
+                return Failed.of(error)
+            devices.release_memory(self._device)
+            return None
+        finally:
+            computer.scalars.again()
         return found
 
     def ping(self) -> Pulse:
@@ -187,7 +195,6 @@ class Worker(LinkEnd):
         buffer_names: Sequence[str],
         reference: DeviceProfile | None,
         config: TrainingConfig,
-        watched: int | None = None,
         options: Chosen | None = None,
     ) -> None:
         """Apply the results of the measurement of all devices, before the first slice.
@@ -196,7 +203,6 @@ class Worker(LinkEnd):
             buffer_names: the buffers and frozen parameters that are sent with the weights.
             reference: reference speed of a simulated device.
             config: the run's resolved configuration.
-            watched: check the loss during the run, as after so many slices; None: it is not checked.
             options: of the optimizer in the coordinator's process.
         """
         self._config = config
@@ -207,9 +213,6 @@ class Worker(LinkEnd):
         self._compute_slice.changing = tuple(buffer_names)
         self._changing.update(buffer_names)
         self._compute_slice.still = Still(self._model, buffer_names)
-        self._compute_slice.watch = self._profiler.watch if watched is not None else None
-        if self._compute_slice.watch is not None and watched:
-            self._compute_slice.watch.after(watched)
         self._compute_slice.scalars.take()  # drop those of the measurement
         metrics = partial(self._share_of, metrics_of(self._factory, summed=self._compute_slice.summed))
         self._meter = BatchMeter(self._model, metrics, self._device, config.seed, self._autocast)

@@ -132,14 +132,13 @@ class Engine(ABC):
         return function()
 
     def answered(self, answer: Answer) -> Answer:
-        """Add the values beside the loss, and notices for the coordinator, to ``answer``."""
+        """Add the values beside the loss to ``answer``."""
         if isinstance(answer, ShardLinkDown):
             LOG.info("has no part in the step: %s", answer.cause)
         if not isinstance(answer, Result):
             return answer
         compute = self.parts.compute
-        notice = compute.watch.take_notice() if compute.watch is not None else ""
-        return dataclasses.replace(answer, at_most=compute.reduced(), scalars=compute.scalars.take(), notice=notice)
+        return dataclasses.replace(answer, at_most=compute.reduced(), scalars=compute.scalars.take())
 
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class LocalRounds(Streaming):
         if task.own is not None:
             with self._computing:
                 result = self._local_steps(task, correcting=True)
-                computed = time.monotonic() - result.aside_s
+                computed = time.monotonic()
         self._made = task.step
         self._catch_up()
         self._channel.begin(task.step, task.slices, task.samples)
@@ -151,7 +151,7 @@ class LocalRounds(Streaming):
             self._schedule.watch(task.watched)
             self._schedule.set(self._optimizer, task.step)
         samples = task.own.indices
-        total = aside_s = 0.0
+        total = 0.0
         for number, begin in enumerate(range(0, len(samples), task.local_batch)):
             batch = samples[begin : begin + task.local_batch]
             self._gradients.begin(self._inner_views)
@@ -160,7 +160,6 @@ class LocalRounds(Streaming):
             number = task.own.index + number * len(task.spans)
             result = self._compute(task.step, Slice.whole(batch, number, place))
             self._gradients.check()
-            aside_s += result.aside_s
             if not result.weight:
                 continue  # nothing in it counts, as in a step without it
             self._inner.div_(result.weight)
@@ -169,7 +168,7 @@ class LocalRounds(Streaming):
             if correcting and self._assumed is not None and self._channel.ready():
                 self._count(self._channel.finish(EXCHANGE_S))
                 self._correct()
-        return SliceLoss(loss=total / len(samples), weight=float(len(samples)), aside_s=aside_s)
+        return SliceLoss(loss=total / len(samples), weight=float(len(samples)))
 
     def _step_optimizer(self) -> None:
         parameters, users = self._gradients.parameters, flat.users_of((self._inner,))

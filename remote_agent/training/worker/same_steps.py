@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.audit import is_due
 from remote_agent.training.shared.flat import HALVES
-from remote_agent.training.worker.device.watching import is_due
 
 PROJECTIONS = 8
 NUMBERS = 1 + 2 * PROJECTIONS

@@ -23,7 +23,6 @@ from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.shared import flat, schedule
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
 from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
 from remote_agent.training.shared.slices import Indices
@@ -36,12 +35,8 @@ from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.first_call import Held
-from remote_agent.training.worker.device.profiling import LOOK_S
 from remote_agent.training.worker.device.trained import keeping, refuse_sparse
-from remote_agent.training.worker.device.untouched import stirred
 from remote_agent.training.worker.own_weights import OwnWeights, optimizer_over, owned
 from remote_agent.training.worker.stage import Stage, peers
 
@@ -82,6 +77,12 @@ def cut_between(model: nn.Module, factory: Any) -> tuple[nn.Module, ...]:
     return blocks_of(model, named)
 
 
+def has_room_for_gradients(model: nn.Module) -> bool:
+    """Return True if a gradient of the whole model fits into the host's memory beside the others'."""
+    bytes_ = sum(each.numel() * each.element_size() for each in model.parameters())
+    return GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(torch.device("cpu"))
+
+
 class BlockProfiler:
     """Measures a model block by block on a device that need not hold more than one of them at a time.
 
@@ -91,23 +92,19 @@ class BlockProfiler:
         samples: indices of those that it is measured with.
 
     Attributes:
-        watch: none: the loss is not looked at in a pipeline.
         parts: what a stage is made from, once :meth:`measure` was called.
         costs: what the blocks cost on this device, then.
     """
-
-    watch = None
 
     def __init__(
         self, compute: SliceComputer, model: nn.Module, samples: Indices, factory: Any, config: TrainingConfig
     ) -> None:
         self._compute, self._model, self._samples = compute, model, samples
-        self._factory, self._config, self._made = factory, config, Held(factory, model, compute.data)
+        self._factory, self._config = factory, config
         self.parts: StageParts | None = None
         self.costs = DeviceBlocks(blocks=(), room=0.0)
-        self._measured: Measured | None = None
 
-    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> None:
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
         """Find out where the model can be cut, see that its parts give what the whole does, and time the blocks.
 
         Args:
@@ -133,16 +130,10 @@ class BlockProfiler:
                 hint="use GroupNorm or LayerNorm in its place, or train with strategy=sync",
             )
 
-        took = list[float]()  # the first time is the whole model's
-
         def value() -> Tensor:
-            began = time.perf_counter()
-            found = losses.of_part(loss, self._model, few, len(indices)).value
-            took.append(time.perf_counter() - began)
-            return found
+            return losses.of_part(loss, self._model, few, len(indices)).value
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
-        findings = self._findings(on_cpu, max(2, int(len(indices) * LOOK_S / took[0])))
         refuse_coupled(self._factory, self._model, self._config)
         self._compute.scalars.again()
         self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
@@ -159,28 +150,7 @@ class BlockProfiler:
             tied=tuple(_tied(self._model, seams)),
         )
         points = ((size, sum(cost.seconds for cost in costs)),)
-        self._measured = Measured(points=points, usage=Usage(), findings=findings)
-
-    def check(self, *, again: bool = False) -> Measured:
-        """All that was measured; the checks come before the timing here, which needs their cuts."""
-        del again
-        assert self._measured is not None, "it was measured"
-        return self._measured
-
-    def _findings(self, on_cpu: SliceComputer, count: int) -> Findings:
-        """Whether micro-batches give what the batch gives, by ``count`` samples at most.
-
-        The whole model's gradient may not fit beside the others': it is compared where there is plenty of memory.
-        """
-        bytes_ = sum(each.numel() * each.element_size() for each in self._model.parameters())
-        gradients = GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(on_cpu.device)
-        with stirred(self._model):
-            additivity = Additivity(
-                self._model, on_cpu, self._factory, self._samples, {}, few=count, gradients=gradients, made=self._made
-            )
-            found: Findings = job.guard(LOSS, additivity.check)
-        self._model.zero_grad()
-        return found
+        return Measured(points=points, usage=Usage())
 
     def _room(self) -> float:
         """Bytes that a stage may take: on a CPU those of the model, where it is in memory now, are free again then."""

@@ -89,7 +89,7 @@ class Streaming:
         if task.own is not None:
             with self._computing:
                 result = self._gradient_of(task, self._own)
-                computed = time.monotonic() - result.aside_s
+                computed = time.monotonic()
                 if not self._offered:
                     number, part = task.numbered
                     self._channel.contribute(number, result.weight, part)
@@ -123,7 +123,7 @@ class Streaming:
             result = self._gradient_of(task, self._gradients.views(gradient))
             for other in task.more:
                 result = together(result, self._added(dataclasses.replace(task, own=other, more=()), gradient))
-            computed = time.monotonic() - result.aside_s
+            computed = time.monotonic()
             number, part = task.numbered
             self._channel.contribute_spare(number, gradient, result.weight, part)
         return streamed(result, entered, computed, time.monotonic(), gradient.nbytes, 0)
@@ -280,7 +280,7 @@ def together(one: SliceLoss, other: SliceLoss) -> SliceLoss:
     """What two slices came to, as one."""
     weight = one.weight + other.weight
     loss = (one.loss * one.weight + other.loss * other.weight) / (weight or 1.0)
-    return SliceLoss(loss=loss, weight=weight, aside_s=one.aside_s + other.aside_s)
+    return SliceLoss(loss=loss, weight=weight)
 
 
 def streamed(

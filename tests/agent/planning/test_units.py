@@ -44,7 +44,8 @@ def test_an_undivided_batch_goes_to_the_device_with_the_largest_share() -> None:
     assert units.aligned([60, 40], 1000) == (100, 0)
 
 
-def test_the_chosen_unit_leaves_some_for_each_device_and_is_not_too_small() -> None:
-    assert units.default_unit(256, 2) == 32
-    assert units.default_unit(64, 4) == 8
-    assert units.default_unit(6, 2) == 6
+def test_the_chosen_unit_depends_on_the_batch_alone_and_is_not_too_small() -> None:
+    assert units.default_unit(256) == 32
+    assert units.default_unit(64, units.LEAST) == 8
+    assert units.default_unit(1000, units.LEAST) == 100
+    assert units.default_unit(6) == 6

@@ -55,7 +55,7 @@ def rely_on(heartbeat: Heartbeat, actor: Any) -> None:
         heartbeat.of(actor)
 
 
-def fails(*_: Any) -> Any:
+def fails(*_: Any, **__: Any) -> Any:
     raise ValueError("no measurement")
 
 

@@ -63,8 +63,8 @@ OPTIMIZERS = {
 }
 SIZE, BATCH = 50, 12
 
-MEASURED_WITH = 3
-"""Other weights that the loss sees where a device is measured, and where a step's loss is looked at once more."""
+MEASURED_WITH = 1
+"""Other weights than those of steps that the loss sees: the audit's."""
 
 
 def job(folder: Path, optimizer: str = "adamw", dying: str = "", held_after: int = 1000) -> str:

@@ -379,7 +379,7 @@ class Together(Job):
 
 def test_a_loss_over_a_whole_batch_is_refused_and_a_sum_is_added_up() -> None:
     with (
-        pytest.raises(JobError, match="depends on which samples are together"),
+        pytest.raises(JobError, match="parts do not add up"),
         LocalPipeline(Together(), _config(), (0, 1, 3)),
     ):
         pass

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.training.shared.audit import Audit
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.findings import Findings
-from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.shared.messages import DeviceCosts
 
 T = TypeVar("T")
@@ -21,23 +20,21 @@ class Measurements:
     """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to.
 
     Attributes:
-        findings: whether parts of a batch give what the whole batch gives.
+        audit: what an audit of the job found; None: it was not audited.
         loss: with the first weights.
         notes: for the plan: how the devices compute, and what fits into their memory.
         costs: seconds of work beside forward and backward.
         calls_s: seconds until each worker has answered if all are called at once.
-        workers: what each worker, by its name, made of the first samples.
     """
 
     profiles: tuple[DeviceProfile, ...]
     usage: Usage
-    findings: Findings
+    audit: Audit | None
     loss: float
     reference: DeviceProfile | None
     notes: tuple[str, ...] = ()
     costs: tuple[DeviceCosts, ...] = ()
     calls_s: tuple[float, ...] = ()
-    workers: tuple[Named, ...] = ()
 
     def of(self, positions: Sequence[int]) -> Measurements:
         """The same of these candidates only."""
@@ -50,7 +47,6 @@ class Measurements:
             profiles=only(self.profiles),
             costs=only(self.costs),
             calls_s=only(self.calls_s),
-            workers=only(self.workers),
         )
 
     def in_units(self, unit: int) -> Measurements:

@@ -18,9 +18,9 @@ from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared import dataplane, findings, job_fingerprint
+from remote_agent.training.shared import audit, dataplane
+from remote_agent.training.shared.audit import Cause, Finding
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.job_fingerprint import JobFingerprint
 
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
@@ -34,7 +34,7 @@ class Profile:
         max_batches: the most samples that the user lets each device take at a time; None: any.
         fleet: where the devices are; None: not known, and nothing is predicted.
         before: what an earlier run of the job found on the same fleet; None: there was none.
-        head: what the coordinator's process makes of the job.
+        batch_statistics: the model normalises by the statistics of the samples that are together.
     """
 
     measured: Measurements
@@ -43,7 +43,7 @@ class Profile:
     max_batches: Sequence[int | None]
     fleet: Fleet | None = None
     before: Survey | None = None
-    head: JobFingerprint = field(default_factory=JobFingerprint)
+    batch_statistics: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,6 @@ class RunPlan:
 
     Attributes:
         config: the run's, with all that was left open.
-        watched: the loss is looked at in the run, too.
         reasons: for the user: why it is so.
         hosts: that take part; None: all.
         survey: of these hosts, for predictions; None: nothing is known.
@@ -62,7 +61,6 @@ class RunPlan:
 
     config: TrainingConfig
     measured: Measurements
-    watched: bool
     reasons: tuple[str, ...]
     hosts: tuple[str, ...] | None = None
     survey: Survey | None = None
@@ -104,10 +102,11 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
         TrainingError: a batch does not fit into the devices' memory.
     """
     measured, devices = profile.measured, len(profile.measured.profiles)
-    watched = findings.is_watched(config)
-    limits = (config.micro_batch, *profile.max_batches)
-    room = min((limit for limit in limits if limit), default=None)  # as it was set: what was measured may change
-    config = findings.settle(config, measured.findings, measured.usage.changed, devices, room)
+    if measured.usage.changed:
+        raise audit.refusal(Finding(Cause.WEIGHTS_CHANGE, name=min(measured.usage.changed)), config.batch_size)
+    if measured.audit is not None:
+        audit.refuse(measured.audit, config)
+    config = audit.with_reduction(config, measured.audit)
     measured = measured.in_units(config.unit)
     profile = dataclasses.replace(profile, measured=measured)
     whole = survey = _survey(config, profile)
@@ -124,7 +123,6 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
             assert profile.fleet is not None, "the survey is made of it"
             measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
             devices = len(measured.profiles)
-    job_fingerprint.refuse(measured.workers, profile.head)
     config, otherwise = _suited(config, profile)
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))
@@ -134,13 +132,16 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     return RunPlan(
         config=config,
         measured=profile.measured,
-        watched=watched,
-        reasons=(*why, *otherwise, *measured.notes, *findings.about(config, measured.findings)),
+        reasons=(*why, *otherwise, *measured.notes, *_about_loss(config, profile)),
         hosts=hosts,
         survey=survey,
         whole=whole,
         left_out=left_out,
     )
+
+
+def _about_loss(config: TrainingConfig, profile: Profile) -> tuple[str, ...]:
+    return audit.about(config, profile.measured.audit, batch_statistics=profile.batch_statistics)
 
 
 def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
@@ -152,7 +153,7 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     least = least_slice(profile.measured.usage.buffers)
     made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
     if not spec_of(config.strategy).split:  # where a model is cut, its notes say why
-        made = dataclasses.replace(made, notes=(*made.notes, *findings.about(config, profile.measured.findings)))
+        made = dataclasses.replace(made, notes=(*made.notes, *_about_loss(config, profile)))
     return surveying.with_known(made, profile.before) if profile.before is not None else made
 
 

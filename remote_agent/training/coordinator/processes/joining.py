@@ -28,9 +28,10 @@ from remote_agent.training.coordinator.processes.actors import Workers
 from remote_agent.training.coordinator.processes.measure import Candidate, measure
 from remote_agent.training.deadlines import CLOSE_S, MEASURE_S, NODES_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
-from remote_agent.training.shared import job_fingerprint, rpc
-from remote_agent.training.shared.job_fingerprint import Named
-from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared import audit as audits
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.audit import Audit, Sketch
+from remote_agent.training.shared.messages import AuditTask, Failed
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -46,7 +47,7 @@ class Joining:
         buffers: names of the model's buffers that training changes.
         reference: reference speed of simulated devices.
         options: of the job's optimizer in this process; None: those of new workers are not compared.
-        others: what a worker of the run's start made of the first samples: a new one has to make the same of them.
+        audit: of the run's start: a new worker has to compute the same numbers; None: it is not audited.
 
     Attributes:
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
@@ -61,10 +62,10 @@ class Joining:
         reference: DeviceProfile | None,
         config: TrainingConfig,
         options: Chosen | None = None,
-        others: Sequence[Named] = (),
+        audit: Audit | None = None,
     ) -> None:
         self.entry = entry
-        self.others, self._options = others, options
+        self.audit, self._options = audit, options
         self.reference = reference
         self._workers, self._buffers, self._config = workers, list(buffers), config
         self._hosts: frozenset[str] = frozenset()
@@ -141,26 +142,35 @@ class Joining:
         actor, opening = self._workers.start(seat)
         try:
             opened = self._workers.opened(seat, actor, opening, time.monotonic())
-            reference, config, mine = self.reference, self._config, tuple[Named, ...]()
+            reference, config = self.reference, self._config
             if profile is None or spec_of(config.strategy).split:  # there the process has to know the model's blocks
                 found = measure(
                     [Candidate(seat, actor, opened)],
                     config.batch_size,
                     config.measure_seconds,
                     config.slice_deadline_s,
+                    audit=self.audit,
                 ).in_units(config.unit)
                 profile, reference = found.profiles[0], reference or found.reference
-                mine = found.workers
-            elif self.others:
-                mine = ((seat.worker, rpc.get(actor.call("fingerprint"), MEASURE_S)),)
-            for each in mine:
-                job_fingerprint.refuse_one(each, self.others)
-            actor.call("prepare", self._buffers, reference, config, None, self._options)
+            self._compare(seat, actor)
+            actor.call("prepare", self._buffers, reference, config, self._options)
             self._join(seat, actor)
         except Exception:
             self._workers.end(actor)
             raise
         return WorkerHandle(seat, actor, SpeedTrack(profile), opened.simulated_speed)
+
+    def _compare(self, seat: Placement, actor: Actor) -> None:
+        """Raise JobError if the worker computes other numbers than those of the run's start."""
+        if self.audit is None or not self.audit.comparable:
+            return
+        task = AuditTask(indices=self.audit.indices, evaluating=self.audit.evaluating)
+        sketch: Sketch | Failed | None = rpc.get(actor.call("audit", task), MEASURE_S)
+        if isinstance(sketch, Failed):
+            raise sketch.error(seat.spec.host)
+        finding = audits.compared(self.audit, [(seat.worker, sketch)]) if sketch is not None else None
+        if finding is not None:
+            raise audits.refusal(finding, self._config.batch_size)
 
     def _join(self, seat: Placement, actor: Actor) -> None:
         entry, host = self.entry, seat.spec.host

@@ -6,6 +6,7 @@ other, those of different computers at the same time. Then all check at once wha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 import statistics
@@ -23,8 +24,10 @@ from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.heartbeat import pulse_of
 from remote_agent.training.deadlines import MEASURE_S
 from remote_agent.training.errors import LostAtStart, PlacementError, TooLarge, TrainingError
+from remote_agent.training.shared import audit as audits
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import Failed, Measured, Pulse, WorkerReady
+from remote_agent.training.shared.audit import Audit, Sketch
+from remote_agent.training.shared.messages import AuditTask, Failed, Measured, Pulse, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
@@ -72,6 +75,7 @@ def measure(
     crashes: Crashes | None = None,
     *,
     again: bool = False,
+    audit: Audit | None = None,
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
@@ -79,27 +83,24 @@ def measure(
         seconds: of the timing of one of them, beside the checks.
         patience_s: how long a call of the user's code may take, if that is longer than :data:`MEASURE_S`.
         crashes: is told of workers that die, and knows those that hang.
-        again: the same job was measured on these devices a moment ago: each size is timed once, and checks are short.
+        again: the same job was measured on these devices a moment ago: each size is timed once.
+        audit: that each of them is compared with; None: the first of them audits the job.
 
     Raises:
-        TrainingError: a device could not be measured, with its host.
+        TrainingError: a device could not be measured, with its host; or the audit found something.
     """
     simulated = [candidate for candidate in candidates if candidate.opened.simulated_speed is not None]
     queues: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         queues.setdefault(candidate.opened.machine, []).append(candidate)
 
-    def timed(candidate: Candidate) -> Ref[Failed | None]:
+    def timed(candidate: Candidate) -> Ref[Measured | Failed]:
         # The first simulated device stands for all; the others only warm up, which is the smallest measurement.
         brief = again or candidate in simulated[1:]
         wanted = sizes(batch, len(candidates), candidate.seat.spec.max_batch)
         return candidate.actor.call("measure", wanted, 0.0 if brief else seconds)
 
-    def checked(candidate: Candidate) -> Ref[Measured | Failed]:
-        return candidate.actor.call("check", again)
-
-    _answers(queues.values(), timed, patience_s, crashes)
-    results = _answers([[candidate] for candidate in candidates], checked, patience_s, crashes)
+    results = _answers(queues.values(), timed, patience_s, crashes)
     reference = shares.fit(results[simulated[0]].points) if simulated else None
     profiles = []
     for candidate in candidates:
@@ -111,18 +112,39 @@ def measure(
         else:
             profiles.append(shares.fit(results[candidate].points, limit))
     usage = functools.reduce(operator.or_, (result.usage for result in results.values()))
-    findings = functools.reduce(operator.or_, (result.findings for result in results.values()))
+    audit = _audited(candidates, audit, patience_s, crashes)
+    if audit is not None:
+        usage = dataclasses.replace(usage, buffers=usage.buffers | audit.moved)
     return Measurements(
         tuple(profiles),
         usage,
-        findings,
+        audit,
         results[candidates[0]].loss,
         reference,
         _notes(results),
         costs=tuple(results[candidate].costs for candidate in candidates),
         calls_s=_calls_s(candidates),
-        workers=tuple((candidate.seat.worker, results[candidate].fingerprint) for candidate in candidates),
     )
+
+
+def _audited(
+    candidates: Sequence[Candidate], found: Audit | None, patience_s: float, crashes: Crashes | None
+) -> Audit | None:
+    """Let all compute the audit's samples, and return the audit with what differs; None: no device has room for it."""
+    others = list(candidates)
+    if found is None:
+        first = others.pop(0)
+        task = AuditTask(alone=True)
+        alone = _answers([[first]], lambda each: each.actor.call("audit", task), patience_s, crashes)[first]
+        if not isinstance(alone, Audit):
+            return None
+        found = dataclasses.replace(alone, place=first.seat.spec.host)
+    if found.finding is not None or not found.comparable or not others:
+        return found
+    task = AuditTask(indices=found.indices, evaluating=found.evaluating)
+    answers = _answers([[each] for each in others], lambda each: each.actor.call("audit", task), patience_s, crashes)
+    sketches = [(each.seat.worker, answer) for each, answer in answers.items() if isinstance(answer, Sketch)]
+    return dataclasses.replace(found, finding=audits.compared(found, sketches))
 
 
 def _answers(

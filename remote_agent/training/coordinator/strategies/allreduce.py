@@ -224,16 +224,24 @@ class AllReduce(Strategy):
         order = self._session.order
         first, last = order.span(step)
         indices = order.take(first, last)
-        slices = self._balancer.slices(last - first)
+        slices = self._balancer.slices_of(step, last - first)
         if self._session.config.deterministic:
             # A float sum depends on the order of its parts, so each unit is a slice.
             ends = units.bounds(last - first, self._session.config.unit)
             slices = [
                 (member, *each) for member, begin, end in slices for each in pairwise(ends) if begin <= each[0] < end
             ]
+        coming = self._balancer.coming(step)
         shares = [
             Share(
-                Slice(index=index, indices=indices[begin:end], begin=first + begin, first=first, total=last - first),
+                Slice(
+                    index=index,
+                    indices=indices[begin:end],
+                    begin=first + begin,
+                    first=first,
+                    total=last - first,
+                    ahead=coming.get(member, ()),
+                ),
                 member,
             )
             for index, (member, begin, end) in enumerate(slices)

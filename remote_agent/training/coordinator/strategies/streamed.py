@@ -137,9 +137,17 @@ class Streamed(Strategy):
         self._membership.start_leaving(step)
         first, last = self._span(step)
         indices = session.order.take(first, last)
-        slices = self._balancer.slices(last - first)
+        slices = self._balancer.slices_of(step, last - first)
+        coming = self._balancer.coming(step)
         own = {
-            member: Slice(index=index, indices=indices[begin:end], begin=first + begin, first=first, total=last - first)
+            member: Slice(
+                index=index,
+                indices=indices[begin:end],
+                begin=first + begin,
+                first=first,
+                total=last - first,
+                ahead=coming.get(member, ()),
+            )
             for index, (member, begin, end) in enumerate(slices)
         }
         common = StreamedTask(

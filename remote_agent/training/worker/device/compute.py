@@ -11,21 +11,22 @@ units it is seeded by (run, step, unit): the same however the batch is cut.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from remote_agent.current_call import HERE
 from remote_agent.planning import units
 from remote_agent.training.data import datasets
+from remote_agent.training.data.reading import Reader
 from remote_agent.training.errors import JobError, LossNotFinite, TooLarge, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Slice
@@ -34,11 +35,9 @@ from remote_agent.training.user_code import losses, seeding
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_out_of_memory
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.batches import Rows
 from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 from remote_agent.training.worker.device.trained import Still
-from remote_agent.training.worker.device.watching import LossWatch
 
 BLAME_S = 10.0
 """The search takes no longer: the run has failed, and its user waits."""
@@ -159,12 +158,10 @@ class SliceLoss:
     Attributes:
         loss: mean over its samples, as the loss weighs them; 0 where they weigh nothing.
         weight: what they weigh in the step's mean; the gradient is to be divided by the sum of all slices' weights.
-        aside_s: seconds that were spent on a look at the loss, and say nothing about the device's speed.
     """
 
     loss: float
     weight: float
-    aside_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -195,14 +192,13 @@ class SliceComputer:
     Attributes:
         most: samples that are computed at a time; a larger slice is accumulated. None: any.
         data: what :func:`~remote_agent.training.data.datasets.fetch` takes batches from.
-        rows: whether batches have a row for each sample.
+        has_rows: batches have a row for each sample; None: not known yet.
         scalars: the figures that the loss gives beside the loss.
         simulated: whose pace is kept; None: as fast as it goes.
         changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
             they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
         summed: the loss adds its samples up.
         unit: samples that are always computed together, see :mod:`~remote_agent.planning.units`; 0: any.
-        watch: looks at the loss now and then; None: it is not checked.
         still: state of the model that training leaves alone; None: it is not checked.
         on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
             but full memory can still have the slice computed again. Not with loss scaling.
@@ -225,14 +221,14 @@ class SliceComputer:
         self.changing: Sequence[str] = ()
         self.summed = False
         self.unit = 0
-        self.watch: LossWatch | None = None
         self.still: Still | None = None
         self.on_last: Callable[[SliceLoss], None] | None = None
         self.on_repeat: Callable[[], None] | None = None
         self.scalars = Scalars(loss)
         self._model, self._loss, self.data, self._device = model, self.scalars.loss, data, device
-        self.rows = Rows()
+        self.has_rows: bool | None = None
         self.seed, self._dtype = seed, dtype
+        self._reader = Reader(data, seed)
         self._parameters = list(flat.trained(model).values())
         self._anchored = flat.BoundBuffers(model)
         self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
@@ -246,26 +242,24 @@ class SliceComputer:
             JobError: the job's loss, model or data raised, or a single sample (or unit) does not fit into memory.
         """
         HERE.slice(step, own.index)
-        if self.watch is not None:
-            self.watch.begin()
         started = time.perf_counter()
         result, at = self.compute(step, own), at or f"step {step:,}"
         if not math.isfinite(result.loss):
             weights = all(bool(parameter.isfinite().all()) for parameter in self._parameters)
             raise LossNotFinite.of(result.loss, at, own.indices.tolist(), weights=weights)
-        computed = time.perf_counter()
-        if self.watch is not None:
-            self.watch.look(self, at, own)
-        aside_s = time.perf_counter() - computed
         if self.simulated is not None:
-            self.simulated.sleep_until_target(len(own.indices), started + aside_s)
-        return dataclasses.replace(result, aside_s=aside_s)
+            self.simulated.sleep_until_target(len(own.indices), started)
+        return result
 
     def compute(self, step: int, own: Slice) -> SliceLoss:
         """As a call, as fast as it goes; when it returns the device is done."""
         if not len(own.indices):
             raise JobError("a slice without samples can't be computed")
         devices.select(self._device)
+        losses.at_step(step)
+        if own.ahead:
+            coming = (part for each in (own, *own.ahead) for part in self._parts(step, each))
+            self._reader.plan([(part.indices, part.begin) for part in coming])
         state = flat.buffers(self._model, self.changing) if self.changing else {}
         untouched = self.still.look() if self.still is not None else []
         before = {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -409,8 +403,9 @@ class SliceComputer:
 
     def fetched(self, indices: Indices, begin: int, seed: int | None = None) -> Any:
         """These samples, on the device; the first is at position ``begin`` of the run's order."""
-        found = datasets.fetch(self.data, indices, self.seed if seed is None else seed, begin)
-        return devices.move(found, self._device)
+        if seed is None:
+            return devices.move(self._reader.read((indices, begin)), self._device)
+        return devices.move(datasets.fetch(self.data, indices, seed, begin), self._device)
 
     def probe(self, indices: Indices, seed: int, begin: int) -> PartLoss:
         """The loss of these samples together, without backward and in full precision.
@@ -425,6 +420,10 @@ class SliceComputer:
         with torch.enable_grad():
             return losses.of_part(self._loss, self._model, samples, len(indices), constant=True)
 
+    def part(self, samples: Any, count: int) -> PartLoss:
+        """Return the loss of ``count`` samples that were fetched."""
+        return losses.of_part(self._loss, self._model, samples, count, constant=True)
+
     def refuse_lost(self, loss: PartLoss, samples: Any, count: int, batch: int) -> None:
         """A part of a slice whose loss can't be weighed beside the others.
 
@@ -438,9 +437,11 @@ class SliceComputer:
         if count == batch:
             return
         if loss.is_mean_over(count) and not self.summed:
-            lost = self.rows.lost(samples, count)
-            if lost:
+            rows = {len(each) for each in _pytree.tree_leaves(samples) if isinstance(each, Tensor) and each.dim()}
+            if self.has_rows and count not in rows:
+                lost = f"{count} samples became a batch of {max(rows, default=0)} rows: collate_fn leaves some out"
                 raise JobError(lost, hint=losses.WEIGHT_HINT)
+            self.has_rows = count in rows if self.has_rows is None and count > 1 else self.has_rows
         if loss.unknown and not self.unit:
             raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
 

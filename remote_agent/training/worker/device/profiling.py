@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -13,28 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.planning.device_profile import SMALLEST
-from remote_agent.training import job
 from remote_agent.training.errors import JobError, TooLarge, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses
-from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, memory, trained
-from remote_agent.training.worker.device.additivity import Additivity
-from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.costs import ReadyTimes
-from remote_agent.training.worker.device.first_call import Held
-from remote_agent.training.worker.device.watching import LossWatch
-
-IN_RUN = 3.0
-"""The loss may differ by so many times more in a run, which a mistake would end in the middle."""
-
-LARGE_S = 0.5
-"""Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
 
 MOST_PARTS = 50
 """Slices of other samples that are computed, where the first ones have a loss without a gradient."""
@@ -47,15 +33,6 @@ OTHERS_HINT = (
 
 RESIZED = "compute the loss of one batch in create_model, so that it has its shape when training begins"
 """What to do about a buffer that gets its shape in the first call, as the observers of quantization do."""
-
-LOOK_S = 1.0
-"""Seconds that the loss of the samples may take that are compared in several ways; on a slow device they are fewer."""
-
-LEAST_SAMPLES = 4
-"""Samples that are compared in any case."""
-
-BACKWARD = 3.0
-"""Times that a slice takes longer with its gradient, about."""
 
 SLICE_S = 5.0
 """Seconds of the largest slice that is measured: larger ones would say nothing more of a device that is so slow."""
@@ -70,9 +47,6 @@ class Profiler:
     Args:
         computer: computes the slices; its ``most`` is lowered to what fits into memory.
         samples: indices of those that it is measured with.
-
-    Attributes:
-        watch: for the run that follows, once it was checked; None: nothing can be looked at then.
     """
 
     def __init__(
@@ -82,17 +56,14 @@ class Profiler:
         weights: flat.FlatTensors,
         device: torch.device,
         samples: Indices,
-        owner: object,
     ) -> None:
         self._computer, self._model, self._weights, self._device = computer, model, weights, device
-        self._samples, self._owner, self._made = samples, owner, Held(owner, model, computer.data)
+        self._samples = samples
         self._loss, self._batch = 0.0, 0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
-        self._timed: Measured | None = None
-        self.watch: LossWatch | None = None
 
-    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> None:
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
         """Find what fits into memory, then time slices of these sizes, within about ``seconds``, after a warm-up.
 
         Args:
@@ -136,29 +107,13 @@ class Profiler:
                 buffer.copy_(first)
         for parameter in self._model.parameters():
             parameter.grad = None
-        self._timed = Measured(
+        return Measured(
             points=tuple(points),
             usage=usage,
             loss=self._loss if math.isfinite(self._loss) else 0.0,
             notes=(note,) if note else (),
             costs=costs.costs(flat.trained(self._model), self._device, ready),
         )
-
-    def check(self, *, again: bool = False) -> Measured:
-        """Add what :class:`Additivity` finds to what was measured; other workers may use the same cores meanwhile.
-
-        Args:
-            again: the same job was checked here before: a few of its samples are looked at, and no whole batch.
-
-        Raises:
-            JobError: the job's loss, model or data raised.
-        """
-        assert self._timed is not None, "it was measured"
-        before = [buffer.clone() for buffer in self._weights.flats]
-        findings, changed = self._findings(flat.state(self._model), before, 0 if again else self._large(self._batch))
-        usage = self._timed.usage
-        usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
-        return dataclasses.replace(self._timed, usage=usage, findings=findings)
 
     def _has_gradient(self) -> bool:
         return frozenset.intersection(*self._unused) != flat.trained(self._model).keys()
@@ -171,44 +126,6 @@ class Profiler:
             if self._has_gradient():
                 return
         raise JobError(losses.CONSTANT, hint=losses.CONSTANT_HINT)
-
-    @torch.no_grad()
-    def _findings(
-        self, state: dict[str, Tensor], first: Sequence[Tensor], large: int
-    ) -> tuple[Findings, frozenset[str]]:
-        """What :class:`Additivity` finds, with other weights than the first ones; trained parameters that changed.
-
-        A teacher is equal to what it follows in the beginning: it would not be seen to move.
-        """
-        torch.manual_seed(0)
-        for buffer in self._weights.flats:
-            buffer.add_(torch.randn_like(buffer) * (1e-2 * buffer.abs() + 1e-3))
-        parameters = flat.trained(self._model)
-        stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
-        try:
-            few = max(LEAST_SAMPLES, int(LOOK_S * BACKWARD / self._each_s()))
-            additivity = Additivity(
-                self._model, self._computer, self._owner, self._samples, state, large, few, made=self._made
-            )
-            found: Findings = job.guard(LOSS, additivity.check)
-            changed = frozenset(name for name, each in parameters.items() if flat.digest(each) != stirred[name])
-            if additivity.evaluating is not None:
-                self.watch = LossWatch(
-                    self._model,
-                    evaluating=additivity.evaluating,
-                    tolerance=IN_RUN * additivity.tolerance,
-                    scale=additivity.scale,
-                    owner=self._owner,
-                    fine=additivity.fine,
-                )
-        finally:
-            for buffer, before in zip(self._weights.flats, first, strict=True):
-                buffer.copy_(before)
-        return found, changed
-
-    def _large(self, batch: int) -> int:
-        """Samples of a batch, or so many as are computed in :data:`LARGE_S`."""
-        return max(1, min(batch, int(LARGE_S / self._each_s())))
 
     def _bearable(self) -> int:
         """Samples of a slice that takes :data:`SLICE_S`; at least of the smallest one that was computed."""
@@ -282,3 +199,10 @@ def _changed(weights: flat.FlatTensors, before: Sequence[Tensor]) -> frozenset[s
         for name, new, old in zip(group.names, group.views(now), group.views(then), strict=True)
         if not torch.equal(new, old)
     )
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal; NaN is equal to NaN."""
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())

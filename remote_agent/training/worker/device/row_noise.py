@@ -8,6 +8,7 @@ shape follows the number of samples is carried out for all of them, and gives th
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,11 +35,12 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
 
     Attributes:
         exact: all random numbers so far were those of the rows of the whole, as far as can be told.
+        drew: some were drawn.
     """
 
     def __init__(self, samples: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.exact = True
+        self.exact, self.drew = True, False
         self._samples, self._device = samples, device
         self._shapes: list[tuple[int, ...]] = []
         self._given: list[tuple[int, ...]] = []
@@ -48,10 +50,11 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
     @contextlib.contextmanager
     def of(self, begin: int, end: int) -> Iterator[None]:
         """Within this the samples ``begin`` to ``end`` are computed."""
-        self._part, self._count = (begin, end), 0
+        self._part, self._count, before = (begin, end), 0, _others()
         with self:
             yield
         others = _others()
+        self.drew = self.drew or self._count > 0 or others != before
         if self._part == (0, self._samples):
             self._drawn = others
         self.exact = self.exact and others == self._drawn and self._count == len(self._shapes)
@@ -60,14 +63,20 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
+        self.drew = True
+        if func._schema.name == "aten::randperm":  # noqa: SLF001 - it is said nowhere else
+            return func(*args, **kwargs).sort().values  # pairs each sample with itself, in the whole and in a part
         number, shape = self._count, _shape(args)
         self._count += 1
-        devices.seed(self._device, number)
-        torch.default_generator.manual_seed(number)
+        self._seed(number)
         if self._part == (0, self._samples) and number == len(self._shapes):
             self._shapes.append(shape)
             self._given.append(())
         whole = self._shapes[number] if number < len(self._shapes) else ()
+        is_together = self._part != (0, self._samples) and shape == whole and math.prod(shape) > 1
+        if is_together:  # numbers for all samples together: each part draws its own, as slices do
+            self._seed(number, 1 + self._part[0])
+            return func(*args, **kwargs)
         along = self._along(shape, whole)
         schema = func._schema  # noqa: SLF001 - it is said nowhere else
         by_place = schema.name not in BY_VALUE and len(schema.returns) <= MOST_RESULTS
@@ -76,6 +85,11 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
             return self._as_many(number, func(*args, **kwargs))
         given = _for_all(func, args, kwargs, shape, whole, along, self._rows(whole[along], shape[along]))
         return self._as_many(number, given) if shape == whole else given
+
+    def _seed(self, number: int, part: int = 0) -> None:
+        seed = number + (part << 20)
+        devices.seed(self._device, seed)
+        torch.default_generator.manual_seed(seed)
 
     def _as_many(self, number: int, given: Any) -> Any:
         """``given``; its rows are not known if only its length follows the number of samples (a permutation)."""

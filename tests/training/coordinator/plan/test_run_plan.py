@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from remote_agent.planning.device_profile import DeviceProfile
@@ -17,20 +18,23 @@ from remote_agent.training.coordinator.plan.siting import Computer, ShardHosts
 from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.shared.audit import NO_NOISE, Audit, Cause, Finding, Sketch
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
-from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import DeviceCosts
 
 SPEEDS = (DeviceProfile(300.0), DeviceProfile(100.0))
 BATCH = 40
+AUDIT = Audit(np.arange(12), Sketch(12, 1.0, 12, 12, np.zeros((2, 64))), NO_NOISE)
 
 
-def profile(usage: Usage | None = None, dtype: str = "float32", limit: int | None = None, **measured: Any) -> Profile:
+def profile(usage: Usage | None = None, dtype: str = "float32", limit: int | None = None, **more: Any) -> Profile:
     devices = tuple(DeviceProfile(each.speed, each.overhead_s, limit) for each in SPEEDS)
-    found = Measurements(devices, usage or Usage(), Findings(**measured), 1.0, None, notes=("a: a note",))
+    found = Measurements(devices, usage or Usage(), AUDIT, 1.0, None, notes=("a: a note",))
     sgd = OptimizerFacts(kind="SGD", elementwise=True, groups=(("w", "b"),))
-    return Profile(measured=found, optimizer=sgd, dtypes={"w": dtype, "b": "float32"}, max_batches=(limit, limit))
+    return Profile(
+        measured=found, optimizer=sgd, dtypes={"w": dtype, "b": "float32"}, max_batches=(limit, limit), **more
+    )
 
 
 def planned(profile: Profile, **settings: Any) -> run_plan.RunPlan:
@@ -71,11 +75,21 @@ def test_what_a_server_cannot_hold_is_reduced_among_the_workers(found: Profile, 
         planned(found, strategy="local_sgd")
 
 
-def test_the_same_bits_each_time_need_units_and_an_order() -> None:
-    plan = planned(profile(), deterministic=True)
-    assert plan.config.strategy == "allreduce"
-    assert plan.config.unit
-    assert not plan.watched
+def test_the_same_bits_each_time_need_an_order() -> None:
+    assert planned(profile(), deterministic=True).config.strategy == "allreduce"
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_what_an_audit_found_is_refused(cause: Cause) -> None:
+    found = dataclasses.replace(AUDIT, finding=Finding(cause, name="w", places=("a", "b")))
+    measured = dataclasses.replace(profile().measured, audit=found)
+    with pytest.raises(JobError):
+        planned(dataclasses.replace(profile(), measured=measured))
+
+
+def test_a_loss_that_adds_its_samples_up_is_taken_so() -> None:
+    measured = dataclasses.replace(profile().measured, audit=dataclasses.replace(AUDIT, summed=True))
+    assert planned(dataclasses.replace(profile(), measured=measured)).config.loss_reduction == "sum"
 
 
 def test_rounds_have_a_local_batch_of_their_own_and_as_many_as_the_epochs_have() -> None:
@@ -142,10 +156,10 @@ def test_a_named_strategy_keeps_all_hosts_and_says_what_each_adds() -> None:
 
 @pytest.mark.parametrize("strategy", ["sync", "auto"])
 def test_what_a_plan_is_made_of_says_the_size_of_the_groups_of_batch_normalisation(strategy: str) -> None:
-    plan = planned(with_links(1e9, 100_000, batch_statistics=True), strategy=strategy)
+    plan = planned(with_links(1e9, 100_000, batch_statistics=True), strategy=strategy, unit=20)
     assert plan.whole is not None
     (note,) = (note for note in plan.whole.notes if "groups of" in note)
-    assert f"sees groups of {plan.config.unit} samples" in note
+    assert "sees groups of 20 samples" in note
     assert note in plan.reasons, "the run's plan says the same"
 
 
@@ -185,15 +199,14 @@ def test_what_a_slice_costs_is_expected_once_for_each_unit() -> None:
     assert slow.in_units(0) == slow
     assert slow.in_units(32).seconds(128) == pytest.approx(4 * 0.02 + 128 / 100.0)
     assert slow.in_units(32).in_units(32) == slow.in_units(32)
-    found = with_links(1e9, 1000, batch_statistics=True)
+    found = with_links(1e9, 1000)
     costly = dataclasses.replace(
         found.measured,
         profiles=(DeviceProfile(300.0, 0.1), DeviceProfile(100.0, 0.1)),
         reference=DeviceProfile(1.0, 1.0),
     )
-    plan = planned(dataclasses.replace(found, measured=costly))
-    unit = plan.config.unit
-    assert 0 < unit < BATCH
+    unit = 20
+    plan = planned(dataclasses.replace(found, measured=costly), unit=unit)
     assert plan.survey is not None
     speeds = [device.speed for host in plan.survey.hosts for device in host.devices]
     assert speeds == pytest.approx([1 / (1 / speed + 0.1 / unit) for speed in (300.0, 100.0)])

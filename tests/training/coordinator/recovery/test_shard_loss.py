@@ -172,7 +172,9 @@ def test_a_killed_shard_is_restored_and_the_weights_are_those_without_the_fault(
 @pytest.mark.long
 @pytest.mark.ray
 def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: Any, tmp_path: Path) -> None:
-    dying = job(tmp_path).replace('note("optimizer")', "torch.optim.AdamW.step = lambda *_: os._exit(1)")
+    # Devices measure the step of an AdamW of their own, with torch's learning rate.
+    dies = "torch.optim.AdamW.step = lambda self, *_: self.defaults['lr'] == 0.01 and os._exit(1)"
+    dying = job(tmp_path).replace('note("optimizer")', dies)
     run = launch(dying, "a", server="a", **SETTINGS)
     _, errors = run.process.communicate(timeout=2 * RUN_S)  # a process is started for each attempt
     assert run.process.returncode == 1

@@ -192,6 +192,7 @@ def test_batch_normalisation_keeps_the_mean_of_the_units_statistics_also_in_who_
         strategy="sync",
         rebalance=False,
         num_iterations=100_000,
+        unit=10,
     )
     until(run, "worker_joined", 2, "c/cpu")
     run.until("step", len(run.of_kind("step")) + 4)
@@ -208,7 +209,7 @@ def test_batch_normalisation_keeps_the_mean_of_the_units_statistics_also_in_who_
     assert {event["host"] for event in run.of_kind("worker_lost") if event["cause"] == "drained"} == {"a", "b"}
     known = record.read(run.folder / record.FILE)
     assert [span.worker for span in known[max(known)]] == ["c/cpu"]
-    ends = units.bounds(BATCH, units.default_unit(BATCH, 3))
+    ends = units.bounds(BATCH, 10)
     cuts = [[end - begin for begin, end in pairwise(ends)] for _ in known]  # whoever computed them
     trained = plain.weights_of(run)
     assert trained["middle.num_batches_tracked"] == len(cuts)

@@ -16,13 +16,13 @@ from torch.nn.utils.rnn import pack_sequence
 
 from benchmarks.compatible import accelerator
 from remote_agent.training.data import datasets
-from remote_agent.training.shared import flat
+from remote_agent.training.shared.audit import compared
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.own_devices import KINDS
 from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.user_errors import as_job_error
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import SliceComputer
 
 losses.install()
@@ -54,7 +54,7 @@ def plain(model: nn.Module, batch: Any) -> Tensor:
 
 def weighted(model: nn.Module, batch: Any) -> Tensor:
     """A mean whose weight is no number of samples."""
-    weight = torch.tensor([1.0, 2.0, 3.0], device=batch[0].device)
+    weight = torch.tensor([1.0, 2.0, 3.0]).to(batch[0].device)
     return functional.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
 
@@ -111,12 +111,15 @@ def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
 def test_a_loss_is_checked_and_computed_as_on_the_cpu(twin: torch.device, loss: Any) -> None:
     generator = torch.Generator().manual_seed(2)
     data = datasets.as_dataset((torch.randn(40, 6, generator=generator), torch.arange(40) % 3))
-    gradients = []
+    gradients, sketches = [], []
     for device in (torch.device("cpu"), twin):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3)).to(device).train()
         computer = SliceComputer(model, loss, data, device, seed=0, most=7)
-        Additivity(model, computer, None, np.arange(40), flat.state(model), 0).check()
+        found = Auditor(model, computer).alone(np.arange(40))
+        assert found.finding is None
+        sketches.append((device.type, found.whole))
         computer(1, Slice.whole(np.arange(20), begin=0))
         gradients.append([parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None])
+    assert compared(found, sketches) is None
     assert all(torch.allclose(mine, its, atol=1e-6) for mine, its in zip(*gradients, strict=True))

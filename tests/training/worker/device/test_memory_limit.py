@@ -90,9 +90,8 @@ def test_a_limited_process_keeps_below_its_limit(tmp_path: Path) -> None:
         tmp_path,
         LIMITED
         + """
-        profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(len(x)), None)
-        profiler.measure((2, 64), 0.0, 1024)  # 2 to 8 would grow by less than malloc's own
-        measured = profiler.check()
+        profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(len(x)))
+        measured = profiler.measure((2, 64), 0.0, 1024)  # 2 to 8 would grow by less than malloc's own
         found = computer.most
         computer(1, Slice.whole(np.arange(1024)))
         print(found, computer.most, *measured.notes)

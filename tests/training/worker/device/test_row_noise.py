@@ -13,20 +13,23 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from remote_agent.training.data import datasets
-from remote_agent.training.shared import flat
-from remote_agent.training.shared.findings import Findings
-from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.shared.audit import Audit, Cause
+from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.row_noise import RowNoise
 
 SAMPLES = 40
 
 
-def found(loss: Callable[..., Any], model: nn.Module) -> Findings:
+def found(loss: Callable[..., Any], model: nn.Module) -> Audit:
     x = torch.randn(SAMPLES, 5, 6, generator=torch.Generator().manual_seed(3))
     data = datasets.as_dataset((x, x[:, 0, :3].argmax(1)))
     computer = SliceComputer(model.train(), loss, data, torch.device("cpu"), seed=0)
-    return Additivity(model, computer, None, np.arange(SAMPLES), flat.state(model)).check()
+    return Auditor(model, computer).alone(np.arange(SAMPLES))
+
+
+def cause(audit: Audit) -> Cause | None:
+    return audit.finding.cause if audit.finding is not None else None
 
 
 class Net(nn.Module):
@@ -105,7 +108,6 @@ LAYERS = [
     nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
     Transposed(),
     Recomputed(),
-    NoisyWeight(),
     Recurrent(),
 ]
 
@@ -114,7 +116,7 @@ LAYERS = [
 @pytest.mark.parametrize("loss", [entropy, noisy, sampled])
 def test_a_random_mean_over_samples_is_one_without_a_word_of_chance(layer: nn.Module, loss: Any) -> None:
     seen = found(loss, Net(layer))
-    assert (seen.together, seen.summed, seen.notes) == ("", False, ())
+    assert (cause(seen), seen.summed, seen.unchecked) == (None, False, False)
 
 
 def variance(model: nn.Module, batch: Any) -> Tensor:
@@ -134,7 +136,7 @@ def mixed(model: nn.Module, batch: Any) -> Tensor:
 
 @pytest.mark.parametrize("loss", [variance, baseline, mixed])
 def test_a_small_term_over_the_batch_is_found_under_noise(loss: Any) -> None:
-    assert "not the mean of its parts" in found(loss, Net(nn.Dropout(0.3))).together
+    assert cause(found(loss, Net(nn.Dropout(0.3)))) is Cause.PARTS_DO_NOT_ADD_UP
 
 
 class OwnNorm(nn.Module):
@@ -144,8 +146,9 @@ class OwnNorm(nn.Module):
         return functional.dropout((x - x.mean(0)) / (x.std(0) + 1e-3) if self.training else x, 0.3, self.training)
 
 
-def test_what_depends_on_the_batch_in_training_mode_alone_is_found_under_dropout() -> None:
-    assert "not the mean of its parts" in found(entropy, Net(OwnNorm())).together
+@pytest.mark.parametrize("layer", [OwnNorm(), NoisyWeight()], ids=lambda layer: type(layer).__name__)
+def test_what_samples_have_in_common_in_training_mode_alone_is_found(layer: nn.Module) -> None:
+    assert cause(found(entropy, Net(layer))) is Cause.PARTS_DO_NOT_ADD_UP
 
 
 def test_a_part_draws_the_rows_of_the_whole() -> None:
@@ -157,13 +160,21 @@ def test_a_part_draws_the_rows_of_the_whole() -> None:
             masks = torch.ones(3, 2 * count).bernoulli_(0.5)  # the second dimension follows the samples
             return [torch.rand(count, 2), torch.randn(4), masks]
 
-    rows, same, masks = drawn(0, 6)
+    rows, common, masks = drawn(0, 6)
     for begin, end in ((0, 2), (2, 6)):
         part = drawn(begin, end)
         assert torch.equal(part[0], rows[begin:end])
-        assert torch.equal(part[1], same)
+        assert not torch.equal(part[1], common), "slices draw such numbers each for itself"
         assert torch.equal(part[2], masks[:, 2 * begin : 2 * end])
     assert noise.exact
     with noise.of(0, 2):
         torch.rand(3)
     assert not noise.exact
+
+
+def test_a_permutation_pairs_each_sample_with_itself() -> None:
+    noise = RowNoise(6, torch.device("cpu"))
+    for begin, end in ((0, 6), (0, 2), (2, 6)):
+        with noise.of(begin, end):
+            assert torch.equal(torch.randperm(end - begin), torch.arange(end - begin))
+    assert noise.exact

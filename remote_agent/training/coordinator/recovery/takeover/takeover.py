@@ -173,7 +173,6 @@ def _taken_over(
             reference=state.reference,
             config=state.config,
             options=rates.options,
-            others=state.others,
         )
         away = [Rejoining.new(spec) for spec in _missing(state, request, [member.seat for member in members])]
         try:

@@ -23,7 +23,6 @@ from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
 from remote_agent.training.shared.clock import ClockOffset
-from remote_agent.training.shared.job_fingerprint import Named
 from remote_agent.training.wire.endpoint import Stream, StreamInfo
 
 FILE = "takeover.pickle"
@@ -58,8 +57,6 @@ class TakeoverState:
         buffers: names of the model's buffers that training changes.
         shapes: shapes of the streamed parameters.
         reference: reference speed of simulated devices.
-        others: what a worker made of the first samples, for later ones; without the loss, whose weights were perhaps
-            those of a checkpoint.
     """
 
     asked: tuple[tuple[DeviceSpec, ...], TrainingConfig]
@@ -77,7 +74,6 @@ class TakeoverState:
     reference: DeviceProfile | None
     watched: Watched = ()
     plateau: str = ""
-    others: tuple[Named, ...] = ()
 
     @property
     def actors(self) -> frozenset[str]:
@@ -144,7 +140,6 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         reference=joining.reference,
         watched=session.watched,
         plateau=session.plateau,
-        others=tuple((name, found.without_loss()) for name, found in joining.others),
     )
 
 
