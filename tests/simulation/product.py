@@ -190,7 +190,7 @@ class HostedWorker:
             factory=self._factory,
             config=config,
             buffers=(),
-            options=options or {},
+            options=options,
             blocks=cast("Any", Blocks(self._factory, model, self._host, config)) if split else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)
@@ -245,7 +245,7 @@ class HostedServer(ParameterServer):
         if given:
             self._model.load_state_dict(given)
         self._optimizer = self._factory.create_optimizer(self._model, config)
-        self._config, self._schedule = config, None
+        self._config = config
         self._streams, self._resumed, self._shapes, self._held = [], Resumption(step=0), {}, ()
         return dataplane.facts(self._model, self._optimizer)
 

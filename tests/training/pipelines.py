@@ -20,6 +20,7 @@ from remote_agent.planning import units
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, of_optimizer
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.schedule import Schedule
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared import audit, flat
@@ -91,6 +92,8 @@ class LocalPipeline:
         self.workers = [first, *(self._parts(None if self.each_measures else first) for _ in others)]
         self._open()
         self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
+        model = job.create_model(self.factory, self.config.seed, self.config)
+        self._schedule = Schedule(self.factory, model, self.config)
         return self
 
     def _open(self) -> None:
@@ -189,7 +192,7 @@ class LocalPipeline:
         """Make a step; it is applied with the next one, or by :meth:`settle`."""
         task = StageTask(step=step, batch=Slice.whole(self._indices(step)), commit=self._commit)
         found: list[StageDone] = self.each(lambda stage: self.stages[stage].step(task))
-        self._commit = commit_of(step, found)
+        self._commit = commit_of(step, found, self._schedule.options(step))
         assert self._commit is not None
         self.norms.append(self._commit.norm)
         self.losses.append(found[-1].loss)

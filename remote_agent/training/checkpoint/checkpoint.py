@@ -56,6 +56,7 @@ class Checkpoint:
         beside: the safetensors file with what training changes and the state dict leaves out; None: there is nothing.
         watched: what came of the evaluations up to the step.
         survey: what its run had measured of the fleet, encoded; empty: not known.
+        schedule: the scheduler's state, as plain JSON; None: there is none.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class Checkpoint:
     beside: Path | None = None
     watched: Watched = ()
     survey: str = ""
+    schedule: Any = None
 
     @property
     def goal(self) -> Goal:
@@ -265,6 +267,7 @@ def find(place: Path) -> Checkpoint:
             beside=document.with_name(beside) if beside else None,
             watched=tuple((int(at), figure) for at, figure in described.get("watched", ())),
             survey=str(described.get("survey", "")),
+            schedule=described.get("schedule"),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"

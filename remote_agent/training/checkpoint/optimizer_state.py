@@ -272,7 +272,7 @@ def _put(entries: MutableMapping[str, Tensor | float], name: str, value: Any, *,
         entries[name] = kept(value) if isinstance(value, Tensor) else value
         return
     tensors: list[Tensor] = []
-    text = json.dumps(_described(value, tensors)).encode()
+    text = json.dumps(described(value, tensors)).encode()
     entries[name + _MARK] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     entries.update({f"{name}{_MARK}{number}": kept(tensor) for number, tensor in enumerate(tensors)})
 
@@ -292,13 +292,13 @@ def _values(entries: Entries, device: torch.device) -> dict[str, Any]:
                     for each in entries
                     if each.startswith(name) and each != name
                 }
-                result[value] = _made(text, tensors, device)
+                result[value] = from_described(text, tensors, device)
         except (ValueError, LookupError, TypeError) as error:
             raise NotPortable(f"{value} can't be read: {error}") from error
     return result
 
 
-def _described(value: Any, tensors: list[Tensor]) -> Any:
+def described(value: Any, tensors: list[Tensor]) -> Any:
     """``value`` for JSON; its tensors are added to the list."""
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -306,22 +306,22 @@ def _described(value: Any, tensors: list[Tensor]) -> Any:
         tensors.append(value)
         return {"tensor": len(tensors) - 1, "on_cpu": value.device.type == "cpu"}
     if isinstance(value, list | tuple):
-        return {"tuple" if isinstance(value, tuple) else "list": [_described(each, tensors) for each in value]}
+        return {"tuple" if isinstance(value, tuple) else "list": [described(each, tensors) for each in value]}
     if isinstance(value, dict):
-        return {"dict": [[_described(key, tensors), _described(each, tensors)] for key, each in value.items()]}
+        return {"dict": [[described(key, tensors), described(each, tensors)] for key, each in value.items()]}
     raise NotPortable(f"a {type(value).__name__}")
 
 
-def _made(text: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """What :func:`_described` described."""
+def from_described(text: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """What :func:`described` described."""
     if not isinstance(text, dict):
         return text
     kind, held = next(iter(text.items()))
     if kind == "tensor":
         return tensors[str(held)].to("cpu" if text["on_cpu"] else device, copy=True)
     if kind == "dict":
-        return {_made(key, tensors, device): _made(each, tensors, device) for key, each in held}
-    made = [_made(each, tensors, device) for each in held]
+        return {from_described(key, tensors, device): from_described(each, tensors, device) for key, each in held}
+    made = [from_described(each, tensors, device) for each in held]
     return tuple(made) if kind == "tuple" else made
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from remote_agent.goals import Watched
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.deadlines import SLOW_DISK_S
@@ -107,7 +106,7 @@ class Saver:
         model: nn.Module,
         position: int,
         snapshot: Snapshot | None,
-        watched: Watched = (),
+        more: Mapping[str, Any] | None = None,
         changing: tuple[str, ...] = (),
         record: Callable[[], None] = lambda: None,
     ) -> None:
@@ -117,12 +116,12 @@ class Saver:
             step: the last step that is in the weights.
             model: stays as it is until the checkpoint is whole.
             position: samples of the global order that were used.
-            watched: what came of the evaluations up to ``step``.
+            more: further fields of the document: what came of the evaluations, the scheduler's state.
             changing: names of buffers and frozen parameters that training changes.
             record: brings the record of the steps to the disk, which has to be there before the checkpoint.
         """
         assert self._pending is None, "one checkpoint at a time"
-        about = {**self._about, "position": position, "watched": watched}
+        about = {**self._about, "position": position, **(more or {})}
         self._was_waited_for = False
         self._pending = self._pool.submit(self._write, step, model, about, snapshot, self.best, changing, record)
 

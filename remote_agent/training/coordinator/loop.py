@@ -17,7 +17,7 @@ from remote_agent import protocol
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
-from remote_agent.training.checkpoint.optimizer_state import Snapshot, kind_of
+from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.auditing import RunAudits
@@ -80,7 +80,8 @@ def _train(
     request: Request, model: nn.Module, session: Session, progress: Progress, takeover_file: TakeoverFile
 ) -> Outcome:
     config, journal, order, source = session.config, session.journal, session.order, session.source
-    optimizer = job.create_optimizer(request.job.factory, model, config)
+    schedule = session.schedule
+    assert schedule is not None, "a run has one"
     begun = time.monotonic()
     progress.step = order.done + 1
     samples = order.start
@@ -93,7 +94,7 @@ def _train(
         "job": request.job.name,
         "dataset_size": source.size,
         "config": dataclasses.asdict(config),
-        "optimizer_kind": kind_of(optimizer),
+        "optimizer_kind": schedule.kind,
         "trained": flat.trained_as(model),
         "survey": profiles.encoded(session.survey) if session.survey is not None else "",
     }
@@ -112,7 +113,7 @@ def _train(
                 for report in spec_of(config.strategy).strategy()().steps(session):
                     slices.write(report.step, report.slices)
                     if report.step > last_reported(session):
-                        rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
+                        rate = schedule.rate(report.options)
                         seconds = forecast.seconds(session)
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=seconds)
                     takeover_file.keep(session)
@@ -216,7 +217,9 @@ def _save(
     except rpc.NoAnswer as error:
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
-    saver.save(report.step, model, samples, snapshot, session.watched, session.buffer_names, slices.flush)
+    state = session.schedule.state(report.step) if session.schedule is not None else None
+    more = {"watched": session.watched, "schedule": state}
+    saver.save(report.step, model, samples, snapshot, more, session.buffer_names, slices.flush)
     return snapshot
 
 

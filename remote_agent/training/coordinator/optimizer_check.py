@@ -13,12 +13,12 @@ from remote_agent.idle_settings import ASKED_BY, idle, not_asked_for
 from remote_agent.kinds import nearest
 from remote_agent.settings import names
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import kind_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.schedule import Schedule
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import flat, schedule
-from remote_agent.training.shared.optimizer_options import Chosen, chosen
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.worker.device.costs import relative_to_adamw
 
 SOME = 1000
@@ -32,14 +32,14 @@ class Checked:
     Attributes:
         kind: as checkpoints name it.
         relative: the time of its step, relative to AdamW's.
-        options: its own and its schedule's.
+        options: its own, before the first step.
         plateau: ``min`` or ``max`` where its scheduler goes by the validation; empty: it does not.
         idle: a sentence for each setting that was given and has no effect.
     """
 
     kind: str
     relative: float
-    options: Chosen
+    options: OptimizerOptions
     plateau: str
     idle: tuple[str, ...]
 
@@ -57,8 +57,8 @@ def check(request: Request, model: nn.Module) -> Checked:
     if (changed := _weights(model)) != first:  # as it may, if a further call leaves them
         job.create_optimizer(factory, model, config)
         _refuse_changed(changed, _weights(model))
-    rates = schedule.create(factory, optimizer, config)
-    options = chosen(optimizer, rates, config.num_iterations)
+    schedule = Schedule(factory, model, config)
+    schedule.options(min(2, config.num_iterations))
     without = dict(_idle(factory, request.config, read))
     for name in request.swept:
         if name in without:
@@ -69,10 +69,10 @@ def check(request: Request, model: nn.Module) -> Checked:
     usual = TrainingConfig()
     given = [name for name in without if name in request.given or getattr(request.config, name) != getattr(usual, name)]
     return Checked(
-        kind=kind_of(optimizer),
+        kind=schedule.kind,
         relative=relative_to_adamw(optimizer, sum(each.numel() for each in flat.trained(model).values())),
-        options=options,
-        plateau=rates.plateau if rates is not None else "",
+        options=schedule.base,
+        plateau=schedule.plateau,
         idle=tuple(f"{name}={getattr(request.config, name)} has no effect: {without[name]}" for name in given),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,6 +74,11 @@ def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None)
 def watched(found: Checkpoint | None, config: TrainingConfig) -> Watched:
     """The checkpoint's evaluations; none where they are of another metric than the one that ``config`` watches."""
     return found.watched if found is not None and found.goal == Goal.of(config.keep_best) else ()
+
+
+def scheduler_state(found: Checkpoint | None, config: TrainingConfig) -> Any:
+    """The scheduler's state in the checkpoint; None where its run had other settings: they may change the schedule."""
+    return found.schedule if found is not None and found.config == dataclasses.asdict(config) else None
 
 
 def into_model(found: Checkpoint, model: nn.Module) -> None:

@@ -23,12 +23,13 @@ from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.schedule import Schedule
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import StreamedTask
-from remote_agent.training.shared.schedule import Rates
+from remote_agent.training.shared.optimizer_options import Options
 from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.wire.endpoint import Stream
 
@@ -113,7 +114,7 @@ class Session:
         takeover: state of a takeover from a killed coordinator; None: there was none.
         validation: the validation data; None: there is none.
         crashes: the record of the user's calls that killed workers.
-        plateau: ``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none.
+        schedule: of the optimizer's options; None: they stay.
         survey: measurements of all hosts before the run; None: unknown.
         profile: where they are kept; None: nowhere.
         first_weights: weights of the whole model, by name, for strategies that give each worker only a part.
@@ -141,8 +142,7 @@ class Session:
     validation: Validation | None = None
     evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     crashes: Crashes = field(default_factory=Crashes)
-    plateau: str = ""
-    rates: Rates | None = None
+    schedule: Schedule | None = None
     survey: Survey | None = None
     profile: Place | None = None
     first_weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -165,6 +165,15 @@ class Session:
     def watched(self) -> Watched:
         """The watched metric of the evaluations so far."""
         return self.evaluations.watched
+
+    @property
+    def plateau(self) -> str:
+        """``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none."""
+        return self.schedule.plateau if self.schedule is not None else ""
+
+    def options(self, step: int) -> Options:
+        """What the job's scheduler sets in ``step``; raises JobError if it fails."""
+        return self.schedule.options(step, self.watched) if self.schedule is not None else ()
 
     def goes_on(self, step: int, taken: int) -> bool:
         """Whether another step follows ``step``, after the positions of the order up to ``taken`` were used."""
@@ -214,7 +223,7 @@ class StepReport:
     """The report of an applied step. Times in seconds, sizes in bytes.
 
     ``gradient_norm`` is the norm of the mean gradient before clipping; None: the strategy does not know it.
-    ``scalars`` are the values that the job's loss returned beside the loss.
+    ``scalars`` are the values that the job's loss returned beside the loss; ``options`` what the scheduler had set.
     ``weights`` fetches the weights after the step, until the next report is requested; it raises Ray's errors.
     ``slices`` are the slices that were counted in the step, for the run's record (``record.SliceSpan``): together they
     are the step's samples, each once. ``snapshot`` keeps the optimizer's state after the step (see
@@ -236,8 +245,9 @@ class StepReport:
     gradient_norm: float | None = None
     heartbeat: Heartbeat | None = None
     scalars: Mapping[str, float | None] = field(default_factory=dict)
+    options: Options = ()
 
     def fields(self) -> dict[str, object]:
         """The fields of the protocol's ``Step`` event."""
-        ours = ("weights", "slices", "snapshot", "heartbeat")
+        ours = ("weights", "slices", "snapshot", "heartbeat", "options")
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in ours}

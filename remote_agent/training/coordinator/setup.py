@@ -45,6 +45,7 @@ from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.processes.measure import Candidate, measure, share_cores
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.schedule import Schedule
 from remote_agent.training.coordinator.session import EvaluationRecord, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
@@ -53,8 +54,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import audit, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.optimizer_options import Chosen
-from remote_agent.training.shared.schedule import rates_of
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.user_code import checks
 from remote_agent.training.worker.device.audit import uses_batch_statistics
 
@@ -132,11 +132,11 @@ def ready(
         resumed = _begin(request, journal, model, found, checked.kind, again=again)
         if checked.idle and not again:
             journal.write(protocol.Notice, step=order.done, host=request.host, text="; ".join(checked.idle))
-        options = checked.options
         alone = auditing.on_head(request, model, source, order, config) if not again else None
         if alone is not None:
             audit.refuse(alone, config)
-        with actors.started(request, model, source.for_workers(), options) as (servers, optimizer, candidates, workers):
+        started = actors.started(request, model, source.for_workers(), checked.options)
+        with started as (servers, optimizer, candidates, workers):
             for candidate in candidates:
                 spec = candidate.seat.spec
                 journal.write(
@@ -232,8 +232,9 @@ def opened(
     candidates, there = known.candidates, known.there
     if planned.hosts is not None:
         candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
-    rates = rates_of(request.job.factory, model, config)
-    members = _members(candidates, measured, config, options=rates.options)
+    saved = resuming.scheduler_state(known.found, config)
+    schedule = Schedule(request.job.factory, model, config, saved)
+    members = _members(candidates, measured, config, options=schedule.base)
     if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
         snapshots.restore(servers, members, known.resumed, inner=spec_of(config.strategy).rounds)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
@@ -243,7 +244,7 @@ def opened(
         buffers=sorted(measured.usage.buffers),
         reference=measured.reference,
         config=config,
-        options=rates.options,
+        options=schedule.base,
         audit=measured.audit,
     )
     session = Session(
@@ -260,7 +261,7 @@ def opened(
         reasons=(
             *path.reasons,
             *known.source.notes,
-            *rates.notes,
+            *schedule.notes,
             *planned.reasons,
             *plan_made.about_away(request.away),
             *_about_room(request),
@@ -274,8 +275,7 @@ def opened(
         control=Control(request.folder / CONTROL_FILE, request.commands),
         validation=known.validated_on,
         evaluations=EvaluationRecord(resuming.watched(known.found, config)),
-        plateau=optimizer.plateau,
-        rates=rates,
+        schedule=schedule,
         survey=planned.whole,
         profile=request.profile,
         first_weights=flat.carried(model),
@@ -328,7 +328,7 @@ def _begin(
 
 
 def _members(
-    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, options: Chosen
+    candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, options: OptimizerOptions
 ) -> list[WorkerHandle]:
     """The measured workers; each gets the settings that follow from the measurement."""
     for candidate in candidates:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import logging
 import mmap
 import os
@@ -21,7 +20,6 @@ import ray
 import torch
 from numpy.typing import NDArray
 
-from remote_agent.goals import Watched
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Fragment, NotPortable, Resumption
@@ -32,12 +30,12 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
-from remote_agent.training.shared import dataplane, flat, log_file, schedule, without_compiler
+from remote_agent.training.shared import dataplane, flat, log_file, optimizer_options, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import Failed
-from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.output import OUTPUT
 from remote_agent.training.user_code import checks
 from remote_agent.training.user_code.user_errors import LOADING
@@ -60,11 +58,11 @@ class ParameterServer(LinkEnd):
         self._streams: list[ShardServer | SharedMemoryServer] = []
 
     def open(
-        self, blob: bytes, state: bytes, config: TrainingConfig, options: Chosen | None = None
+        self, blob: bytes, state: bytes, config: TrainingConfig, options: OptimizerOptions | None = None
     ) -> Failed | OptimizerFacts:
         """Build model and optimizer, with the run's initial ``state`` (safetensors).
 
-        The optimizer has to have the ``options`` of the one in the coordinator's process.
+        The optimizer gets the ``options`` of the one in the coordinator's process.
         """
         self._watchdog = CoordinatorWatchdog()
         try:
@@ -72,8 +70,7 @@ class ParameterServer(LinkEnd):
             self._model = job.create_model(factory, config.seed, config)
             checks.load_first(self._model, state)
             self._optimizer = job.create_optimizer(factory, self._model, config)
-            self._schedule = schedule.create(factory, self._optimizer, config)
-            refuse_unlike(chosen(self._optimizer, self._schedule, config.num_iterations), options or {})
+            optimizer_options.adopt(self._optimizer, options)
         except TrainingError as error:
             return Failed.of(error)
         self._config = config
@@ -81,8 +78,7 @@ class ParameterServer(LinkEnd):
         self._shapes: dict[str, torch.Size] = {}
         self._held: tuple[Fragment, ...] = ()
         self._first: torch.Tensor | None = None
-        plateau = self._schedule.plateau if self._schedule is not None else ""
-        return dataclasses.replace(dataplane.facts(self._model, self._optimizer), plateau=plateau)
+        return dataplane.facts(self._model, self._optimizer)
 
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
@@ -95,11 +91,6 @@ class ParameterServer(LinkEnd):
             self._watchdog.heard()
         failures = [stream.failure for stream in self._streams if stream.failure is not None]
         return Failed.of(failures[0]) if failures else None
-
-    def watch(self, watched: Watched) -> None:
-        """Take the watched metric so far, for a scheduler that uses it; between two steps."""
-        if self._schedule is not None:
-            self._schedule.watch(watched)
 
     def begun_step(self) -> int | Failed:
         """The newest step of which this shard has any gradient; or why the streams ended."""
@@ -137,9 +128,8 @@ class ParameterServer(LinkEnd):
         parameters = flat.trained(self._model)
         self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
         weights = _moved([parameters[name] for name in plan.names], kept)
-        local = spec_of(self._config.strategy).rounds  # then the workers clip and use the schedule
-        options = self._schedule.options if self._schedule is not None and not local else None
-        update = OptimizerUpdate(layout, self._optimizer_of, options, self._config.ema_decay)
+        local = spec_of(self._config.strategy).rounds  # then the workers clip
+        update = OptimizerUpdate(layout, self._optimizer_of, self._config.ema_decay)
         most_norm = None if local else self._config.clip_norm or None
         shares_memory = streamed.memory and available() and layout.shards == 1
         try:

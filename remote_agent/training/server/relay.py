@@ -140,7 +140,7 @@ class Relay(PublishedChunks):
         if exchange.incoming.step > header.step:
             return
         if summed.sent is None:
-            exchange.is_cut(header.slices, header.samples)
+            exchange.is_cut(header.slices, header.samples, header.options)
             weight = summed.chunks[header.chunk].weight
             # A whole slice was reissued: the shards may count it from elsewhere.
             summed.sent = exchange.contribute(header.slice, summed.gradient, weight, feedback=header.parts > 0)

@@ -158,7 +158,7 @@ class Shard(PublishedChunks):
         entry = self._sums[chunk]
         step = entry.step + 1
         try:
-            self._update.apply(chunk, step, gradient)
+            self._update.apply(chunk, gradient, entry.options)
         except Exception as error:  # the user's optimizer can raise anything, and may have changed any number
             cause = f"the optimizer's step {step} failed on chunk {chunk}: {type(error).__name__}: {error}"
             raise ExchangeError(cause, hint="correct the job's create_optimizer") from error

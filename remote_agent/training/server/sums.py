@@ -22,12 +22,14 @@ class ChunkSum:
         total: float32, shape ``(chunk,)``: the sum so far; undefined while nothing is counted.
         step: last step that was applied to the chunk.
         counted: slices of the next step that are in ``total``.
+        options: what the scheduler has set in that step, encoded.
         lock: held while any of this changes.
     """
 
     total: Tensor
     step: int
     counted: set[int] = field(default_factory=set)
+    options: bytes = b""
     lock: threading.RLock = field(default_factory=threading.RLock)
     _expected: tuple[int, int] = (0, 0)
     _weight: float = 0.0
@@ -56,7 +58,7 @@ class ChunkSum:
         if not 0 <= header.weight < math.inf:
             raise MalformedFrame(f"a slice that weighs {header.weight}")
         if not self.counted:
-            self._expected, self._weight = (slices, samples), 0.0
+            self._expected, self._weight, self.options = (slices, samples), 0.0, header.options
             decode(codec, payload, self.total)
         elif self._expected != (slices, samples):
             raise MalformedFrame(

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.checkpoint import optimizer_state
+from remote_agent.training.shared import optimizer_options
 from remote_agent.training.shared.average import EMA, WeightAverage
 from remote_agent.training.wire.layout import Layout
 
 MakeOptimizer = Callable[[int, nn.Parameter], torch.optim.Optimizer]
 """A function that makes an optimizer over a chunk, from the parameter group's number and the chunk."""
-
-OptionsOf = Callable[[int, int], Mapping[str, Any]]
-"""A function that returns the options that a schedule sets, from the parameter group's number and the step."""
 
 
 class OptimizerUpdate:
@@ -30,16 +28,11 @@ class OptimizerUpdate:
     Args:
         make: makes an optimizer for a chunk of a parameter group.
         decay: of the weights' moving average; 0: none is kept.
-        options: for a schedule: what it sets among the parameter group's options (``lr``, ``betas``, ...) in (group,
-            step), steps counted from 1; default: they stay as they are.
     """
 
-    def __init__(
-        self, layout: Layout, make: MakeOptimizer, options: OptionsOf | None = None, decay: float = 0.0
-    ) -> None:
+    def __init__(self, layout: Layout, make: MakeOptimizer, decay: float = 0.0) -> None:
         self._layout = layout
         self._make = make
-        self._options = options
         self._average = WeightAverage(decay)
         self._chunks: dict[int, tuple[nn.Parameter, torch.optim.Optimizer]] = {}
 
@@ -48,13 +41,16 @@ class OptimizerUpdate:
         parameter = nn.Parameter(weights)
         self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
 
-    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
-        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten)."""
+    def apply(self, chunk: int, gradient: Tensor, options: bytes = b"") -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
+
+        ``options``: what the scheduler has set in the step, encoded; see :mod:`.optimizer_options`.
+        """
         parameter, optimizer = self._chunks[chunk]
-        if self._options is not None:
-            changed = self._options(self._layout.chunks[chunk].group, step)
+        if options:
+            given = optimizer_options.decoded(options)[self._layout.chunks[chunk].group]
             for group in optimizer.param_groups:
-                group.update(changed)
+                optimizer_options.into_group(group, given)
         parameter.grad = gradient
         optimizer.step()
         parameter.grad = None

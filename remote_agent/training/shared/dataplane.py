@@ -40,14 +40,12 @@ class OptimizerFacts:
     Attributes:
         elementwise: it is exactly one of :data:`ELEMENTWISE`, and nothing about it was changed.
         groups: names of the trained parameters in each of its parameter groups.
-        plateau: what is better, ``min`` or ``max``, where its scheduler goes by the validation; empty: it does not.
         hooked: its step has hooks, which may change what is not trained too.
     """
 
     kind: str
     elementwise: bool
     groups: tuple[tuple[str, ...], ...]
-    plateau: str = ""
     hooked: bool = False
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote_agent.current_call import Place
-from remote_agent.goals import Watched
 from remote_agent.training.errors import DeviceUnfit, JobError, LossNotFinite, StateChanged, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.figures import Figures
+from remote_agent.training.shared.optimizer_options import Options
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
@@ -161,7 +161,7 @@ class StreamedTask:
     how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient. The new weights of a
     ``delayed`` round are waited for in the next one. ``coordinator`` names the process that issues it: a worker takes
     tasks from one coordinator at a time.
-    ``watched`` is what came of the evaluations, for a scheduler that goes by it.
+    ``options`` are what the scheduler has set in the step.
 
     ``peers`` are the relays where the spans are added up, those of one relay as one slice for the shards; empty for a
     span that is a slice by itself. ``more`` are further spans' slices, which are added to ``own``: all of one relay's,
@@ -174,7 +174,7 @@ class StreamedTask:
     local_batch: int = 0
     delayed: bool = False
     coordinator: str = ""
-    watched: Watched = ()
+    options: Options = ()
     peers: tuple[str, ...] = ()
     more: tuple[Slice, ...] = ()
 
@@ -354,7 +354,7 @@ class ReductionTask:
         group: the workers that it reduces with; None: it is alone.
         ordered: the step's slices, which are reduced one by one and added in their order, so that the sum has the same
             bits whichever worker computed them; 0: each worker adds its own up first.
-        watched: what came of the evaluations, for a scheduler that goes by it.
+        options: what the scheduler has set in the step.
     """
 
     step: int
@@ -362,7 +362,7 @@ class ReductionTask:
     slices: tuple[Slice, ...]
     group: GroupMembership | None
     ordered: int = 0
-    watched: Watched = ()
+    options: Options = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from remote_agent.goals import Watched
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.messages import Slice, Stamps
+from remote_agent.training.shared.optimizer_options import Options
 
 MICRO_BATCHES = 8
 """Micro-batches of a step, unless the settings say how large one is: with S stages (S - 1) / (7 + S) of a step is
@@ -56,11 +56,12 @@ class StageRole:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What makes a step's gradient sums the optimizer's step: what they weigh, and the norm of their mean."""
+    """What makes a step's gradient sums the optimizer's step: their weight, the norm of their mean, the options."""
 
     step: int
     weight: float
     norm: float
+    options: Options = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,6 @@ class StageTask:
     step: int
     batch: Slice
     commit: Commit | None
-    watched: Watched = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +106,15 @@ class StageBroken:
     cause: str
 
 
-def commit_of(step: int, done: Sequence[StageDone]) -> Commit | None:
+def commit_of(step: int, done: Sequence[StageDone], options: Options = ()) -> Commit | None:
     """What makes of all stages' sums the optimizer's step; None: no sample counts. Pure.
 
     Args:
         done: what the stages said, in their order.
+        options: what the scheduler has set in the step.
     """
     weight = done[-1].weight
     if not weight:
         return None
     norm = math.sqrt(sum(each.squares for each in done)) / weight
-    return Commit(step=step, weight=weight, norm=norm)
+    return Commit(step=step, weight=weight, norm=norm, options=options)

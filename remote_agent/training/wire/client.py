@@ -124,7 +124,9 @@ class ExchangeClient(Worker):
                 self._keep(header, payload)
             return fetching.step or 0
 
-    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging:
+    def begin(
+        self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor, options: bytes = b""
+    ) -> Exchanging:
         """Open the exchange of ``step``, which is the one after :attr:`step`. New weights arrive from now on.
 
         Args:
@@ -133,6 +135,7 @@ class ExchangeClient(Worker):
             weights: the weights before the step: float32, shape ``(layout.numel,)``, as the last step (or fetch) left
                 them.
             out: gets the new weights; another buffer of the same shape and device.
+            options: what the scheduler has set in the step, encoded.
 
         Raises:
             ExchangeError: the step does not follow, the worker has fallen behind, or a shard can't be reached.
@@ -143,14 +146,14 @@ class ExchangeClient(Worker):
                 raise FellBehind("this worker has no weights", hint=_FETCH_AGAIN)
             if self._now is not None and self._now.incoming.step == step and self._now.incoming.goes_to(out):
                 # Until now this worker only followed the step, or had left it.
-                again = Exchanging(self, self._now.incoming, slices, samples)
+                again = Exchanging(self, self._now.incoming, slices, samples, options)
                 again.contributed = self._now.contributed
                 self._now = again
                 return again
             if self._now is not None or step != self.step + 1:
                 raise ExchangeError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
             incoming = NewWeights(self.layout, step, self._codecs.weights, weights, out)
-            self._now = Exchanging(self, incoming, slices, samples)
+            self._now = Exchanging(self, incoming, slices, samples, options)
             early, self._early = self._early, []
             for header, payload in early:
                 self._keep(header, payload)
@@ -322,16 +325,19 @@ class Exchanging:
         contributed: the slices that this worker sends.
     """
 
-    def __init__(self, carrier: ExchangeClient, incoming: NewWeights, slices: int, samples: int) -> None:
+    def __init__(
+        self, carrier: ExchangeClient, incoming: NewWeights, slices: int, samples: int, options: bytes
+    ) -> None:
         self.contributed: tuple[Contribution, ...] = ()
         self.incoming = incoming
-        self._carrier, self._slices, self._samples = carrier, slices, samples
+        self._carrier = carrier
+        self.is_cut(slices, samples, options)
         self._begun = time.monotonic()
         self._bytes = carrier.bytes_moved()
 
-    def is_cut(self, slices: int, samples: int) -> None:
-        """Say so late how many slices and samples the step has; before the first contribution."""
-        self._slices, self._samples = slices, samples
+    def is_cut(self, slices: int, samples: int, options: bytes) -> None:
+        """Set how many slices and samples the step has, and its options; before the first contribution."""
+        self._slices, self._samples, self._options = slices, samples, options
 
     def contribute(
         self,
@@ -366,6 +372,7 @@ class Exchanging:
             weight=equal_weight(self._samples, self._slices) if weight is None else weight,
             part=part.number,
             parts=part.of,
+            options=self._options,
         )
         contribution = Contribution(layout, about, gradient, codec, residual)
         contribution.ready = partial(self._carrier.push, contribution)

@@ -102,7 +102,7 @@ class Connection:
             MalformedFrame: the bytes are not a header.
         """
         self._fill(memoryview(self._header), may_idle=may_idle)
-        return frames.unpack(self._header)
+        return frames.unpack(self._header, self._received)
 
     def receive_into(self, buffer: Bytes) -> None:
         """Fill ``buffer``; raises ConnectionBroken if nothing arrives for :data:`FRAME_S`."""
@@ -117,7 +117,10 @@ class Connection:
         """
         if header.length > frames.MAX_CONTROL_BYTES:
             raise MalformedFrame(f"a {header.kind.name} frame of {header.length} bytes")
-        buffer = bytearray(header.length)
+        return self._received(header.length)
+
+    def _received(self, size: int) -> bytes:
+        buffer = bytearray(size)
         self.receive_into(buffer)
         return bytes(buffer)
 

@@ -7,8 +7,8 @@ HELLO       worker   first frame: layout, codecs and, if it has weights, ``step`
                      holds at ``step`` (it holds the others at ``step - 1``)
 WELCOME     shard    answer; the weights that the worker lacks follow
 GRADIENT    worker   sum of the gradients of the ``slice``'s samples for one chunk, with their ``weight`` in the mean;
-                     the step has ``slices`` slices with ``samples`` samples together. To a relay also the sum over part
-                     number ``part`` of the slice, which has ``parts`` parts
+                     the step has ``slices`` slices with ``samples`` samples together, and the optimizer's ``options``.
+                     To a relay also the sum over part number ``part`` of the slice, which has ``parts`` parts
 WEIGHTS     shard    one chunk's change from ``step - 1`` to ``step`` (with a lossless codec its new value)
 FETCH       worker   asks for WHOLE frames of all chunks of the shard
 WHOLE       shard    one chunk as every worker holds it at ``step``, in fp32
@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from remote_agent.training.wire.errors import MalformedFrame
 
-VERSION = 3
+VERSION = 4
 _MAGIC = 0x4854
-_HEADER = struct.Struct("!HBBBBBxQIIQIId")
+_HEADER = struct.Struct("!HBBBBBxQIIQIIdI")
 HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 1 << 16
 """The longest payload of a control frame: the bits of half a million chunks."""
@@ -73,7 +73,7 @@ class Reason(enum.IntEnum):
 class Header:
     """The header of a payload of ``length`` bytes; fields without meaning for a kind are 0.
 
-    ``parts`` is 0 for a whole slice.
+    ``parts`` is 0 for a whole slice. ``options`` are encoded, and follow the fixed part of the header.
     """
 
     kind: Kind
@@ -87,9 +87,10 @@ class Header:
     weight: float = 0.0
     part: int = 0
     parts: int = 0
+    options: bytes = b""
 
     def pack(self) -> bytes:
-        return _HEADER.pack(
+        fixed = _HEADER.pack(
             _MAGIC,
             VERSION,
             self.kind,
@@ -103,20 +104,32 @@ class Header:
             self.chunk,
             self.length,
             self.weight,
+            len(self.options),
         )
+        return fixed + self.options
 
 
-def unpack(data: bytes | bytearray) -> Header:
-    """Read a header from :data:`HEADER_BYTES` bytes; raises MalformedFrame."""
-    magic, version, kind, codec, part, parts, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
+def unpack(data: bytes | bytearray, rest: Callable[[int], bytes]) -> Header:
+    """Read a header from :data:`HEADER_BYTES` bytes; ``rest`` gives so many of the bytes after them.
+
+    Raises:
+        MalformedFrame: they are no header.
+    """
+    magic, version, kind, codec, part, parts, step, index, slices, samples, chunk, length, weight, more = (
+        _HEADER.unpack(data)
+    )
     if magic != _MAGIC:
         raise MalformedFrame("what arrived is not a frame", hint="something else uses this port")
     if version != VERSION:
         raise MalformedFrame(f"the other side speaks version {version} of the exchange, this one {VERSION}")
+    if more > MAX_CONTROL_BYTES:
+        raise MalformedFrame(f"options of {more} bytes")
     try:
-        return Header(Kind(kind), step, index, slices, samples, chunk, codec, length, weight, part, parts)
+        known = Kind(kind)
     except ValueError:
         raise MalformedFrame(f"a frame of the unknown kind {kind}") from None
+    options = rest(more) if more else b""
+    return Header(known, step, index, slices, samples, chunk, codec, length, weight, part, parts, options)
 
 
 def pack_number(number: float) -> bytes:

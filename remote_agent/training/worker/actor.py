@@ -38,7 +38,7 @@ from remote_agent.training.shared.messages import (
     WorkerReady,
     WorkerStatus,
 )
-from remote_agent.training.shared.optimizer_options import Chosen
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.output import OUTPUT, Printed
 from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.ownership import is_users_own
@@ -195,7 +195,7 @@ class Worker(LinkEnd):
         buffer_names: Sequence[str],
         reference: DeviceProfile | None,
         config: TrainingConfig,
-        options: Chosen | None = None,
+        options: OptimizerOptions | None = None,
     ) -> None:
         """Apply the results of the measurement of all devices, before the first slice.
 
@@ -224,7 +224,7 @@ class Worker(LinkEnd):
             factory=self._factory,
             config=config,
             buffers=tuple(buffer_names),
-            options=options or {},
+            options=options,
             blocks=self._profiler if isinstance(self._profiler, BlockProfiler) else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)

@@ -46,8 +46,11 @@ class Channel(Protocol):
         None: slices are sent whole, by :meth:`contribute`. An offered slice must not be contributed too.
         """
 
-    def begin(self, step: int, slices: int, samples: int) -> None:
-        """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
+    def begin(self, step: int, slices: int, samples: int, options: bytes = b"") -> None:
+        """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers.
+
+        ``options``: what the scheduler has set in the step, encoded.
+        """
 
     def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:
         """Contribute slice ``index``, or a ``part`` of it, from :attr:`gradient`; that must not change in the step.
@@ -124,9 +127,9 @@ class NetworkChannel:
         self._whole_at: float | None = None
         self._fetched = 0
 
-    def begin(self, step: int, slices: int, samples: int) -> None:
+    def begin(self, step: int, slices: int, samples: int, options: bytes = b"") -> None:
         before, after = self.weights[(step - 1) % 2], self.weights[step % 2]
-        self._now = self._client.begin(step, slices, samples, before, after)
+        self._now = self._client.begin(step, slices, samples, before, after, options)
         self._whole_at = None
 
     def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:

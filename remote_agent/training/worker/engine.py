@@ -12,7 +12,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
@@ -35,7 +35,7 @@ from remote_agent.training.shared.messages import (
     ShardLinkDown,
     WorkerStatus,
 )
-from remote_agent.training.shared.optimizer_options import Chosen
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.worker.assignments import Assignments
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.staging import BlockProfiler
@@ -55,7 +55,7 @@ class Parts:
         compute: computes slices, and leaves their gradient sums in the model.
         config: the run's resolved configuration.
         buffers: names of the model's buffers and frozen parameters that training changes.
-        options: of the optimizer in the coordinator's process; a worker's own has to have the same.
+        options: of the optimizer in the coordinator's process, which a worker's own gets.
         blocks: the model's blocks and their costs, if the model is cut; then the model is on the CPU, and ``weights``
             is empty.
     """
@@ -66,7 +66,7 @@ class Parts:
     factory: Any
     config: TrainingConfig
     buffers: tuple[str, ...]
-    options: Chosen = field(default_factory=dict)
+    options: OptimizerOptions | None = None
     blocks: BlockProfiler | None = None
 
 

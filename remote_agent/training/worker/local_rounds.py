@@ -27,14 +27,13 @@ from torch import Tensor, nn
 
 from remote_agent.training import job
 from remote_agent.training.deadlines import EXCHANGE_S
-from remote_agent.training.shared import flat
+from remote_agent.training.shared import flat, optimizer_options
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Slice,
     StreamedAnswer,
     StreamedTask,
 )
-from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.wire.steps import Timings
 from remote_agent.training.worker.channels import Channel
 from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
@@ -46,7 +45,6 @@ class LocalRounds(Streaming):
 
     Args beside those of :class:`Streaming`, whose model's parameters become views of this worker's own weights:
         optimizer: the job's, over ``model``.
-        schedule: the optimizer's options, by round.
         clip_norm: largest norm of a local step's gradient; 0: no limit.
     """
 
@@ -57,10 +55,9 @@ class LocalRounds(Streaming):
         channel: Channel,
         compute: SliceComputer,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule | None,
         clip_norm: float,
     ) -> None:
-        self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
+        self._optimizer, self._clip_norm = optimizer, clip_norm
         device = next(model.parameters()).device
         self._weights = torch.empty_like(channel.gradient, device=device)
         self._inner = torch.empty_like(channel.gradient, device=device)
@@ -105,6 +102,10 @@ class LocalRounds(Streaming):
         moved, self._moved = self._moved, [0, 0]
         return streamed(result, entered, computed, computed, *moved)
 
+    def _options_for_shards(self, task: StreamedTask) -> bytes:
+        del task  # they are of the job's optimizer, and the shards have the outer one
+        return b""
+
     def _catch_up(self) -> None:
         """Wait for the common weights of the delayed round, if one is open; lost slices are repaired meanwhile."""
         if self._assumed is not None:
@@ -147,9 +148,7 @@ class LocalRounds(Streaming):
             correcting: the common weights of a delayed round may come meanwhile.
         """
         assert task.own is not None, "the task has a slice"
-        if self._schedule is not None:
-            self._schedule.watch(task.watched)
-            self._schedule.set(self._optimizer, task.step)
+        optimizer_options.set_options(self._optimizer, task.options)
         samples = task.own.indices
         total = 0.0
         for number, begin in enumerate(range(0, len(samples), task.local_batch)):

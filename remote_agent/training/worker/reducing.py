@@ -13,11 +13,10 @@ from remote_agent.training.checkpoint.optimizer_state import (
 )
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.shared import rpc, schedule
+from remote_agent.training.shared import optimizer_options, rpc
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Broken, Failed, Reduced, ReductionTask
-from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
 from remote_agent.training.worker.reduction import Reduction
@@ -36,14 +35,12 @@ class ReductionEngine(WaitingEngine):
         parts = self.parts
         try:
             optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
-            options = schedule.create(parts.factory, optimizer, parts.config)
-            refuse_unlike(chosen(optimizer, options, parts.config.num_iterations), parts.options)
+            optimizer_options.adopt(optimizer, parts.options)
             self.average = WeightAverage(parts.config.ema_decay)
             into_optimizer(parts.model, optimizer, self.resumed.state.optimizer, self.average)
             self._reduction = Reduction(
                 parts,
                 optimizer,
-                options,
                 first=way,
                 done=self.resumed.step,
                 address=ray.util.get_node_ip_address(),

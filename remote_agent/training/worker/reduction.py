@@ -29,7 +29,7 @@ from torch import Tensor
 
 from remote_agent.training import job
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared import flat
+from remote_agent.training.shared import flat, optimizer_options
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import (
@@ -42,7 +42,7 @@ from remote_agent.training.shared.messages import (
     Slice,
     Stamps,
 )
-from remote_agent.training.shared.schedule import Schedule
+from remote_agent.training.shared.optimizer_options import Options
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.errors import NothingCounts
 from remote_agent.training.worker.device.compute import seed_everything, slice_seed
@@ -88,7 +88,6 @@ class Reduction:
 
     Args:
         parts: the worker's; the model is in training mode.
-        schedule: the optimizer's options by step; None: they are constant.
         first: the buffers that training changes, before the first step.
         done: number of steps that an earlier part of this run made.
         average: the average of the weights.
@@ -102,7 +101,6 @@ class Reduction:
         self,
         parts: Parts,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule | None,
         *,
         first: Payload,
         done: int,
@@ -110,7 +108,7 @@ class Reduction:
         average: WeightAverage,
     ) -> None:
         self._weights, self._compute, self._optimizer = parts.weights, parts.compute, optimizer
-        self._schedule, self._average, self._address = schedule, average, address
+        self._average, self._address = average, address
         self._most_norm, self._seed = parts.config.clip_norm, parts.config.seed
         self._parameters = [parameter for members in parts.weights.parameters for parameter in members]
         self._buffers = flat.buffers(parts.model, parts.buffers)
@@ -124,6 +122,7 @@ class Reduction:
         self._group: ProcessGroup | None = None
         self._given_up = 0
         self._reduced_step = done
+        self._options: Options = ()
         self._begin(done + 1)
         self._facts, self._counters = self._nothing().facts, self._nothing().counters
         self._allocate()
@@ -135,8 +134,7 @@ class Reduction:
         entered = time.monotonic()
         try:
             self.commit(task.committed)
-            if self._schedule is not None:
-                self._schedule.watch(task.watched)
+            self._options = task.options
             if task.step != self._step:
                 self._begin(task.step)
             for part in task.slices:
@@ -173,7 +171,7 @@ class Reduction:
         """Apply the reduction of ``step``, unless this was done before.
 
         Raises:
-            JobError: the optimizer or the scheduler failed.
+            JobError: the optimizer failed.
             NothingCounts: no sample of the step counts.
         """
         if step == self._committed:
@@ -189,8 +187,7 @@ class Reduction:
         self._average_buffers(samples)
         if self._most_norm:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
-        if self._schedule is not None:
-            self._schedule.set(self._optimizer, step)
+        optimizer_options.set_options(self._optimizer, self._options)
         seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
         self._same.begin(step)
         job.guard("the optimizer's step", self._optimizer.step)

@@ -19,7 +19,7 @@ from remote_agent.training.checkpoint.optimizer_state import (
     of_optimizer,
 )
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.shared import flat, schedule
+from remote_agent.training.shared import flat, optimizer_options
 from remote_agent.training.shared.messages import (
     Failed,
     NotBegun,
@@ -28,7 +28,6 @@ from remote_agent.training.shared.messages import (
     StreamedTask,
     WorkerStatus,
 )
-from remote_agent.training.shared.optimizer_options import chosen, refuse_unlike
 from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.worker.channels import Channel, open_channel
 from remote_agent.training.worker.device import device as devices
@@ -181,8 +180,7 @@ class LocalEngine(StreamedEngine):
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
         parts = self.parts
         self.optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
-        options = schedule.create(parts.factory, self.optimizer, parts.config)
-        refuse_unlike(chosen(self.optimizer, options, parts.config.num_iterations), parts.options)
+        optimizer_options.adopt(self.optimizer, parts.options)
         into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
-        own = (self.optimizer, options, parts.config.clip_norm)
-        return LocalRounds(parts.model, entry.plan, channel, parts.compute, *own)
+        clip_norm = parts.config.clip_norm
+        return LocalRounds(parts.model, entry.plan, channel, parts.compute, self.optimizer, clip_norm)

@@ -36,10 +36,10 @@ from remote_agent.planning import units
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError, LossNotFinite
+from remote_agent.training.shared import optimizer_options
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import BoundBuffers
 from remote_agent.training.shared.messages import Stamps
-from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, micro_batch
 from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.losses import PartLoss
@@ -92,7 +92,6 @@ class Stage:
         shared: parameters that several stages use, with the numbers of these stages.
         links: open connections to the other stages.
         optimizer: the job's optimizer over the stage's own weights.
-        schedule: the optimizer's options by step; None: they are constant.
         average: the average of the weights.
         done: number of steps that were made before.
 
@@ -110,14 +109,13 @@ class Stage:
         compute: SliceComputer,
         optimizer: torch.optim.Optimizer,
         *,
-        schedule: Schedule | None,
         average: WeightAverage,
         config: TrainingConfig,
         done: int,
     ) -> None:
         self._part, self._role, self._links, self._compute = part, role, links, compute
         self.optimizer, self.average = optimizer, average
-        self._schedule, self._config = schedule, config
+        self._config = config
         self.computed = self._committed = done
         trained = self._trained = {name: each for name, each in part.parameters().items() if each.requires_grad}
         self.own = owned(part, role.stage, shared)
@@ -142,8 +140,6 @@ class Stage:
         devices.select(self._compute.device)
         if task.commit is not None:
             self.commit(task.commit)
-        if self._schedule is not None:
-            self._schedule.watch(task.watched)
         sent, waited = self._links.sent, self._links.waited
         for parameter in self._trained.values():
             parameter.grad = None
@@ -326,7 +322,7 @@ class Stage:
         """Make the optimizer's step of a step that all stages have computed, unless this was done before.
 
         Raises:
-            JobError: the optimizer or the scheduler failed.
+            JobError: the optimizer failed.
             ExchangeError: another stage can't be reached.
         """
         if commit.step == self._committed:
@@ -340,8 +336,7 @@ class Stage:
                     parameter.grad.div_(commit.weight)
                     if most:
                         parameter.grad.mul_(factor)
-        if self._schedule is not None:
-            self._schedule.set(self.optimizer, commit.step)
+        optimizer_options.set_options(self.optimizer, commit.options)
         seed_everything(unit_seed(self._config.seed, commit.step, _OPTIMIZER, 0), self._compute.device)
         job.guard("the optimizer's step", self.optimizer.step)
         self._refuse_changes("the optimizer's step")

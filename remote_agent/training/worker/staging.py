@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,11 +20,11 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import BESIDE, TrainingState, into_optimizer
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.shared import flat, schedule
+from remote_agent.training.shared import flat, optimizer_options
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.messages import Measured
-from remote_agent.training.shared.optimizer_options import Chosen, chosen, refuse_unlike
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import StageRole, micro_batch
 from remote_agent.training.user_code import losses
@@ -56,7 +56,7 @@ class StageParts:
     compute: SliceComputer
     factory: Any
     config: TrainingConfig
-    options: Chosen = field(default_factory=dict)
+    options: OptimizerOptions | None = None
 
 
 def cut_between(model: nn.Module, factory: Any) -> tuple[nn.Module, ...]:
@@ -319,7 +319,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
         done: steps that were made before.
 
     Raises:
-        JobError: the job's optimizer or scheduler failed.
+        JobError: the job's optimizer failed.
         ExchangeError: another stage can't be reached.
         NotPortable, ValueError: the state does not fit.
     """
@@ -330,8 +330,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     shared = parts.seams.shared(role.bounds)
     own = owned(part, stage, shared)
     optimizer = optimizer_over(own.values(), parts.factory, parts.model, config)
-    options = schedule.create(parts.factory, optimizer, config)
-    refuse_unlike(chosen(optimizer, options, config.num_iterations), parts.options)
+    optimizer_options.adopt(optimizer, parts.options)
     average = WeightAverage(config.ema_decay)
     kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == BESIDE}
     into_optimizer(OwnWeights(own), optimizer, kept, average)
@@ -346,7 +345,6 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
         links,
         parts.compute,
         optimizer,
-        schedule=options,
         average=average,
         config=config,
         done=done,

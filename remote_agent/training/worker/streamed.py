@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
+from remote_agent.training.shared import optimizer_options
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Counted,
@@ -85,7 +86,7 @@ class Streaming:
     def _step(self, task: StreamedTask) -> StreamedAnswer:
         entered = computed = time.monotonic()
         result = SliceLoss(0.0, 0.0)
-        self._channel.begin(task.step, task.slices, task.samples)
+        self._channel.begin(task.step, task.slices, task.samples, self._options_for_shards(task))
         if task.own is not None:
             with self._computing:
                 result = self._gradient_of(task, self._own)
@@ -134,6 +135,9 @@ class Streaming:
         result = self._gradient_of(task, self._gradients.views(also))
         gradient.add_(also)
         return result
+
+    def _options_for_shards(self, task: StreamedTask) -> bytes:
+        return optimizer_options.encoded(task.options)
 
     # --- Left out, and in again --------------------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ def test_a_shard_keeps_the_dtype_of_an_entry() -> None:
         return update
 
     first, second = shard(), shard()
-    first.apply(0, 1, torch.ones(4))
+    first.apply(0, torch.ones(4))
     second.load_state(0, first.state(0))
     kept = second.state(0)
     assert {value.dtype for value in kept.values()} == {torch.float32, torch.uint8}

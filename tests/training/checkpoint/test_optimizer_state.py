@@ -24,7 +24,7 @@ from remote_agent.training.checkpoint.optimizer_state import (
     unpack,
 )
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.shared import dataplane, schedule
+from remote_agent.training.shared import dataplane, optimizer_options
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.worker.served import StreamedEngine
 
@@ -168,10 +168,9 @@ def test_who_goes_on_steps_as_if_there_had_been_no_break(kind: Callable[..., Any
 
 def test_what_the_settings_or_a_schedule_say_is_not_remembered() -> None:
     model, optimizer = made(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
-    rates = schedule.create(SimpleNamespace(), optimizer, TrainingConfig(schedule="cosine", num_iterations=10))
-    assert rates is not None
+    optimizer_options.begin(optimizer)
     for step in (1, 2, 3):
-        rates.set(optimizer, step)
+        optimizer_options.set_options(optimizer, ({"lr": 0.1 / step},))
         stepped(model, optimizer, step, step + 1)
     assert optimizer.param_groups[0]["lr"] < 0.1
     assert BESIDE not in of_optimizer(model, optimizer)

@@ -15,6 +15,7 @@ from remote_agent.training.server.relay import Relay, RelayServer
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.optimizer_options import encoded
 from remote_agent.training.shared.slices import Part
 from remote_agent.training.wire import codecs as wire_codecs
 from remote_agent.training.wire import handshake
@@ -42,11 +43,17 @@ def gradient(step: int, index: int) -> Tensor:
 FIRST_WEIGHTS = gradient(0, 0)
 
 
+def options(step: int) -> bytes:
+    """A rate that falls with the steps; each parameter group has the same."""
+    return encoded(({"lr": RATE / step},) * (1 + max(chunk.group for chunk in LAYOUT.chunks)))
+
+
 def plain(steps: int) -> Tensor:
     """After steps whose batch has three slices of ten samples."""
     parameter = nn.Parameter(FIRST_WEIGHTS.clone())
     optimizer = sgd(0, parameter)
     for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = RATE / step
         parameter.grad = sum(gradient(step, index) for index in range(3)) / 30  # type: ignore[assignment]
         optimizer.step()
     return parameter.detach()
@@ -96,7 +103,7 @@ def fleet() -> Iterator[Callable[..., Fleet]]:
 
 def put(channel: NetworkChannel, step: int, index: int) -> NetworkChannel:
     """Begin a step of two slices, with a gradient there."""
-    channel.begin(step, 2, 30)
+    channel.begin(step, 2, 30, options(step))
     channel.gradient.copy_(gradient(step, index))
     return channel
 

@@ -54,7 +54,7 @@ def test_chunks_have_torchs_average_and_go_on_from_what_they_remembered(resumed_
             for number, state in enumerate(states):
                 update.load_state(number, state)
         for number, chunk in enumerate(layout.chunks):
-            update.apply(number, step, gradient[chunk.begin : chunk.end].clone())
+            update.apply(number, gradient[chunk.begin : chunk.end].clone())
     found = torch.cat([update.state(number)[EMA] for number in (0, 1)])
     torch.testing.assert_close(found, textbook(weights), rtol=1e-6, atol=1e-7)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from remote_agent.settings import CODECS
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.optimizer_options import encoded
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.layout import Layout, plan_layout
 from tests.training.wire.conftest import push_pull
@@ -148,15 +149,12 @@ def test_a_gradient_that_is_not_finite_is_seen_in_the_weights(fleet) -> None:
 
 def test_a_schedule_of_learning_rates_reaches_each_parameter_group() -> None:
     layout = plan_layout([3, 2], [1], 2)
-    update = OptimizerUpdate(
-        layout,
-        lambda _group, parameter: torch.optim.SGD([parameter], lr=1.0),
-        options=lambda group, step: {"lr": 10.0 * group + step},
-    )
+    update = OptimizerUpdate(layout, lambda _group, parameter: torch.optim.SGD([parameter], lr=1.0))
+    options = encoded(({"lr": 3.0}, {"lr": 13.0}))
     weights = torch.zeros(5)
     for number, chunk in enumerate(layout.chunks):
         update.bind(number, weights[chunk.begin : chunk.end])
-        update.apply(number, 3, torch.ones(chunk.numel))
+        update.apply(number, torch.ones(chunk.numel), options)
     assert weights.tolist() == [-3, -3, -3, -13, -13]
 
 

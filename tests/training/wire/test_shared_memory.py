@@ -18,7 +18,7 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared import dataplane
-from remote_agent.training.shared.schedule import Schedule
+from remote_agent.training.shared.optimizer_options import encoded
 from remote_agent.training.wire.codecs import EXACT
 from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.frames import Header, Kind
@@ -121,19 +121,23 @@ def test_clipping_and_a_schedule_are_those_of_a_plain_loop(weights: Tensor) -> N
     def cycle(over: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.OneCycleLR(over, [0.1, 0.2], total_steps=steps)
 
-    job = optimizer(weights)
-    update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, job), Schedule(job, cycle).options)
+    update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, optimizer(weights)))
+    given = optimizer(weights)
+    rates = cycle(given)
     shared = SharedWeights(LAYOUT, weights)
     served = SharedMemoryServer(Shard(LAYOUT, 0, weights, update, EXACT, most_norm=most_norm, keep=shared.keep), shared)
     served.start()
     workers = [join(served) for _ in range(2)]
     for step in range(1, steps + 1):
+        options = encoded(tuple({name: group[name] for name in ("lr", "betas")} for group in given.param_groups))
         for index, worker in enumerate(workers):
-            worker.begin(step, 2, 30)
+            worker.begin(step, 2, 30, options)
             worker.gradient.copy_(gradient(step, index))
             worker.contribute(index)
         for worker in workers:
             worker.finish(PATIENCE_S)
+        given.step()
+        rates.step()
     served.close()
 
     plain = optimizer(weights)

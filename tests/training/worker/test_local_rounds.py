@@ -48,7 +48,7 @@ class Replica:
         self.before: Callable[[int, int], None] = lambda step, number: None
         self._number = {0: 0}
         optimizer = made(self.model) if made else torch.optim.SGD(self.model.parameters(), lr=RATE)
-        self.rounds = LocalRounds(self.model, PLAN, channel, self._compute, optimizer, None, 0.0)
+        self.rounds = LocalRounds(self.model, PLAN, channel, self._compute, optimizer, 0.0)
 
     def _compute(self, step: int, own: Slice) -> SliceLoss:
         self.before(step, own.index // len(STEPS))

@@ -71,7 +71,7 @@ class Worker:
             model=self.model, weights=weights, compute=self, factory=None, config=TrainingConfig(), buffers=names
         )
         average = WeightAverage(0.0)
-        self.reduction = Reduction(parts, optimizer, None, first=first, done=done, address=ADDRESS, average=average)
+        self.reduction = Reduction(parts, optimizer, first=first, done=done, address=ADDRESS, average=average)
 
     def __call__(self, step: int, own: Slice) -> SliceLoss:
         self.computed.append((step, own.index))

@@ -7,14 +7,10 @@ from pathlib import Path
 
 from remote_agent import protocol
 from remote_agent.goals import Goal, Watched, up_to
-from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NoWorkerLeft
-from remote_agent.training.coordinator.recovery.liveness import server_gone
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.data import record
-from remote_agent.training.deadlines import SERVER_S
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import rpc
 from remote_agent.wording import number
 
 
@@ -50,7 +46,6 @@ class Judge:
         self.reason = ""
         if self._evaluator is not None and session.takeover is None:
             self._check(session, self._evaluator)
-        self.send_watched(session)
 
     def after(self, session: Session, step: int, begin: int, end: int) -> Verdict:
         """After a step, evaluate it if it is due.
@@ -92,26 +87,8 @@ class Judge:
         return verdict
 
     def go_back(self, session: Session, step: int) -> None:
-        """Forget the evaluations after ``step``, to which the run returns; raises as :meth:`send_watched`."""
+        """Forget the evaluations after ``step``, to which the run returns."""
         session.evaluations.watched = up_to(session.watched, step)
-        self.send_watched(session)
-
-    def send_watched(self, session: Session) -> None:
-        """Send the watched metric so far to the servers' scheduler, before the next step.
-
-        If the workers have the optimizer, they get it with their tasks.
-
-        Raises:
-            ServerGone: a server can't be reached.
-        """
-        if not session.plateau or spec_of(session.config.strategy).steps_on_workers:
-            return
-        calls = [(server, server.actor.call("watch", session.watched)) for server in session.servers]
-        for server, call in calls:
-            try:
-                rpc.get(call, SERVER_S)
-            except rpc.NoAnswer as error:
-                raise server_gone(session, server.host, rpc.describe(error)) from error
 
     def figures_of(self, step: int) -> dict[str, float]:
         """The finite metrics of the weights after ``step``; none if a user stopped before these were evaluated."""
@@ -151,7 +128,6 @@ class Judge:
         best = self._goal.best(session.watched)
         is_best = best is not None and best[0] == step
         self._tell(session, step, end, evaluation, is_best)
-        self.send_watched(session)
         patience = session.config.early_stopping
         if patience and self._goal.without_gain(session.watched) >= patience:
             self.reason = self._why(patience, best)

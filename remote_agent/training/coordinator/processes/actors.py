@@ -28,7 +28,7 @@ from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
-from remote_agent.training.shared.optimizer_options import Chosen
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.user_code import checks, job_code, sending, unsendable
 from remote_agent.training.user_code.user_errors import HINTS, LOADING
@@ -51,11 +51,11 @@ class WorkerInit:
         model: the model with the first weights.
         dataset: the dataset as the workers index it.
         split: each worker gets only its own weights, once they are decided.
-        options: of the job's optimizer here, which that of a server has to have; None: they are not compared.
+        options: of the job's optimizer here, which a server's gets.
     """
 
     def __init__(
-        self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False, options: Chosen | None = None
+        self, trained: Job, model: nn.Module, dataset: Any, options: OptimizerOptions, *, split: bool = False
     ) -> None:
         self._factory, self._dataset, self.options = trained.factory, dataset, options
         self.job = rpc.put(job.dumps(self._factory))
@@ -281,7 +281,7 @@ class Workers:
 
 @contextlib.contextmanager
 def started(
-    request: Request, model: nn.Module, dataset: Any, options: Chosen
+    request: Request, model: nn.Module, dataset: Any, options: OptimizerOptions
 ) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate], Workers]]:
     """Start server and workers, and open them on their hosts; they end with the block.
 
@@ -301,7 +301,7 @@ def started(
     nodes = placement.living_nodes()
     seats = placement.seats(request.devices, nodes, request.gpus)
     placement.check_shards(request.config.shards, [request.server_host, *(spec.host for spec in request.devices)])
-    given = WorkerInit(request.job, model, dataset, split=spec_of(request.config.strategy).split, options=options)
+    given = WorkerInit(request.job, model, dataset, options, split=spec_of(request.config.strategy).split)
     _ = given.samples  # what can't be sent is said before anything is started
     servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
     try:

@@ -32,7 +32,7 @@ from remote_agent.training.shared import audit as audits
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.audit import Audit, Sketch
 from remote_agent.training.shared.messages import AuditTask, Failed
-from remote_agent.training.shared.optimizer_options import Chosen
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.endpoint import StreamInfo
 
@@ -46,7 +46,7 @@ class Joining:
         entry: data to join the shards; None: there are none, and a new worker gets the weights from another one.
         buffers: names of the model's buffers that training changes.
         reference: reference speed of simulated devices.
-        options: of the job's optimizer in this process; None: those of new workers are not compared.
+        options: of the job's optimizer in this process, which a new worker's gets.
         audit: of the run's start: a new worker has to compute the same numbers; None: it is not audited.
 
     Attributes:
@@ -61,7 +61,7 @@ class Joining:
         buffers: Sequence[str],
         reference: DeviceProfile | None,
         config: TrainingConfig,
-        options: Chosen | None = None,
+        options: OptimizerOptions,
         audit: Audit | None = None,
     ) -> None:
         self.entry = entry

@@ -67,6 +67,7 @@ from remote_agent.training.shared.messages import (
     ReductionTask,
     Slice,
 )
+from remote_agent.training.shared.optimizer_options import Options
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.worker.rendezvous import Rendezvous
@@ -122,6 +123,7 @@ class ReductionInFlight:
     step: int
     samples: int
     end: int  # of the positions that were used with it
+    options: Options
     shares: list[Share]
     due: list[Share] = field(default_factory=list)
     calls: dict[WorkerHandle, Call] = field(default_factory=dict)
@@ -246,7 +248,8 @@ class AllReduce(Strategy):
             )
             for index, (member, begin, end) in enumerate(slices)
         ]
-        current = ReductionInFlight(step, last - first, last, shares, due=list(shares))
+        options = self._session.options(step)
+        current = ReductionInFlight(step, last - first, last, options, shares, due=list(shares))
         self._submit(current)
         return current
 
@@ -283,7 +286,7 @@ class AllReduce(Strategy):
                 slices=parts,
                 group=place,
                 ordered=len(current.shares) if self._session.config.deterministic else 0,
-                watched=self._session.watched if self._session.plateau else (),
+                options=current.options,
             )
             predicted = sum(member.track.current.seconds(len(part.indices)) for part in parts)
             current.submitted[member] = time.monotonic()
@@ -444,6 +447,7 @@ class AllReduce(Strategy):
             snapshot=lambda: snapshots.of_worker(self._session.members),
             scalars=whole(result.scalars for result in results.values()),
             gradient_norm=norm if math.isfinite(norm) else None,
+            options=current.options,
         )
 
 

@@ -114,8 +114,9 @@ class Pipeline(Strategy):
             self._step = step
             first, last = session.order.span(step)
             batch = Slice.whole(session.order.take(first, last), begin=first)
+            options = session.options(step)
             done = self._made(step, batch)
-            commit = commit_of(step, done)
+            commit = commit_of(step, done, options)
             if commit is None:
                 raise NothingCounts.of(step)
             self._commit = commit
@@ -123,7 +124,7 @@ class Pipeline(Strategy):
             if not goes_on or session.saves(step, first, last):
                 self._settle()
             now = time.monotonic()
-            yield self._report(step, done, (first, last), now - ended, commit.norm)
+            yield self._report(step, done, (first, last), now - ended, commit)
             if not session.goes_on(step, last):
                 self._settle()  # a stop may have been requested since
                 return
@@ -231,7 +232,6 @@ class Pipeline(Strategy):
             step=step,
             batch=batch,
             commit=self._commit,
-            watched=self._session.watched if self._session.plateau else (),
         )
         now = time.monotonic()
         calls = [_Call(each, each.call("step", task), each.usual_call_s, now) for each in self._stages]
@@ -342,7 +342,7 @@ class Pipeline(Strategy):
         return lambda: fetched(refs, TRANSFER_S, is_lost)
 
     def _report(
-        self, step: int, done: Sequence[StageDone], span: tuple[int, int], seconds: float, norm: float
+        self, step: int, done: Sequence[StageDone], span: tuple[int, int], seconds: float, commit: Commit
     ) -> StepReport:
         samples = span[1] - span[0]
         times = []
@@ -364,5 +364,6 @@ class Pipeline(Strategy):
             slices=(SliceSpan(self._stages[-1].name, *span),),
             snapshot=self._snapshot,
             scalars=whole(each.scalars for each in done),
-            gradient_norm=norm,
+            gradient_norm=commit.norm,
+            options=commit.options,
         )

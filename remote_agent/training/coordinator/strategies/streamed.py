@@ -156,7 +156,7 @@ class Streamed(Strategy):
             own=None,
             local_batch=self._local_batch,
             coordinator=session.coordinator,
-            watched=session.watched if session.plateau else (),
+            options=session.options(step),
             peers=self._peers([member for member, _, _ in slices]),
         )
         current = StepInFlight(common, last)
@@ -378,6 +378,7 @@ class Streamed(Strategy):
             snapshot=self._snapshot,
             heartbeat=self._heartbeat,
             scalars=whole(result.scalars for _, result in results),
+            options=current.common.options,
         )
 
     def _report_reissued(self, current: StepInFlight) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import socket
@@ -57,7 +58,7 @@ class SharedMemoryChannel:
         same = device.type == "cpu"
         self.gradient = self._shared_gradient if same else torch.zeros(layout.numel, dtype=torch.float32, device=device)
         self.weights = sides if same else (sides[0].to(device), sides[1].to(device))
-        self._opened = (0, 0, 0)
+        self._opened = Header(Kind.GRADIENT)
         self._offered: float | None = None
         self._contributed = 0
 
@@ -77,11 +78,11 @@ class SharedMemoryChannel:
             messages.close(descriptors)
         return gradient, (even, odd), header.step
 
-    def begin(self, step: int, slices: int, samples: int) -> None:
+    def begin(self, step: int, slices: int, samples: int, options: bytes = b"") -> None:
         """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
         if step != self.step + 1:
             raise SharedMemoryError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
-        self._opened = (step, slices, samples)
+        self._opened = Header(Kind.GRADIENT, step=step, slices=slices, samples=samples, options=options)
         self._offered, self._contributed = None, 0
 
     def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:
@@ -122,7 +123,7 @@ class SharedMemoryChannel:
             StepIncomplete: it was not complete within ``deadline`` seconds; the step stays open for another wait.
         """
         waiting = time.monotonic()
-        step = self._opened[0]
+        step = self._opened.step
         self._sock.settimeout(deadline)
         while self.step < step:
             try:
@@ -157,9 +158,9 @@ class SharedMemoryChannel:
         self._sock.close()
 
     def _send(self, index: int, weight: float | None, descriptors: tuple[int, ...] = ()) -> None:
-        step, slices, samples = self._opened
-        weight = equal_weight(samples, slices) if weight is None else weight
-        header = Header(Kind.GRADIENT, step=step, slice=index, slices=slices, samples=samples, weight=weight)
+        opened = self._opened
+        weight = equal_weight(opened.samples, opened.slices) if weight is None else weight
+        header = dataclasses.replace(opened, slice=index, weight=weight)
         try:
             messages.send(self._sock, header, descriptors=descriptors)
         except OSError as error:

@@ -22,7 +22,7 @@ from remote_agent.training.wire import frames
 from remote_agent.training.wire.errors import MalformedFrame
 from remote_agent.training.wire.frames import HEADER_BYTES, Header
 
-MAX_BYTES = 4096
+MAX_BYTES = 1 << 16
 """The longest packet."""
 
 _CREDENTIALS = struct.Struct("=iII")
@@ -34,7 +34,8 @@ class SharedMemoryError(TrainingError):
 
 def send(sock: socket.socket, header: Header, payload: bytes = b"", descriptors: tuple[int, ...] = ()) -> None:
     """Send one frame with memory, without waiting; raises OSError if the other side is gone, or stuck."""
-    packet = header.pack() + payload[: MAX_BYTES - HEADER_BYTES]
+    packet = header.pack()
+    packet += payload[: MAX_BYTES - len(packet)]
     if descriptors:
         socket.send_fds(sock, [packet], list(descriptors), socket.MSG_DONTWAIT)
     else:
@@ -52,7 +53,8 @@ def receive(sock: socket.socket) -> tuple[Header, bytes, list[int]]:
     try:
         if not packet:
             raise SharedMemoryError("the process at the other end of the shared memory is gone")
-        return frames.unpack(packet[:HEADER_BYTES]), packet[HEADER_BYTES:], descriptors
+        header = frames.unpack(packet[:HEADER_BYTES], lambda size: packet[HEADER_BYTES : HEADER_BYTES + size])
+        return header, packet[HEADER_BYTES + len(header.options) :], descriptors
     except (struct.error, MalformedFrame):
         close(descriptors)
         raise SharedMemoryError("a frame that a shared-memory channel does not know") from None

@@ -35,7 +35,7 @@ from remote_agent.protocol import (
     run_process_name,
 )
 from remote_agent.training import job
-from remote_agent.training.coordinator import lazy, sources, validation
+from remote_agent.training.coordinator import lazy, resuming, sources, validation
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
@@ -45,6 +45,7 @@ from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.processes.actors import WORKER, Servers, WorkerInit, Workers, of_name
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.coordinator.recovery.takeover.takeover_file import TakeoverState
 from remote_agent.training.coordinator.recovery.takeover.worker_status import (
@@ -54,15 +55,15 @@ from remote_agent.training.coordinator.recovery.takeover.worker_status import (
     takeover_point,
 )
 from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.schedule import Schedule
 from remote_agent.training.coordinator.session import EvaluationRecord, Session, Takeover
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.deadlines import ACCOUNT_S, PULSE_S
-from remote_agent.training.errors import TrainingError
+from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, Failed, WorkerStatus
-from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.shared.slices import SliceSpan
 
 LOG = logging.getLogger(__name__)
@@ -162,17 +163,17 @@ def _taken_over(
         # Returning workers and the spare process start again.
         _end_all(request.run, but={actor.name for actor in kept})
         nodes = placement.living_nodes()
-        given = WorkerInit(request.job, model, source.for_workers())
+        schedule = _schedule(state, request, model)
+        given = WorkerInit(request.job, model, source.for_workers(), schedule.base)
         pool = Servers(request, nodes, [member.seat for member in members], given, servers)
         workers = Workers(request, given, [member.actor for member in members])
-        rates = rates_of(request.job.factory, model, state.config)
         joining = Joining(
             workers,
             state.entry,
             buffers=state.buffers,
             reference=state.reference,
             config=state.config,
-            options=rates.options,
+            options=schedule.base,
         )
         away = [Rejoining.new(spec) for spec in _missing(state, request, [member.seat for member in members])]
         try:
@@ -204,14 +205,21 @@ def _taken_over(
                         validation=validation.of_job(request, state.config),
                         evaluations=EvaluationRecord(state.watched),
                         crashes=crashes,
-                        plateau=state.plateau,
-                        rates=rates,
+                        schedule=schedule,
                     ),
                     model,
                 )
         finally:
             pool.kill()
             workers.kill()
+
+
+def _schedule(state: TakeoverState, request: Request, model: nn.Module) -> Schedule:
+    """The job's scheduler, as in the newest checkpoint; it is stepped from there on."""
+    found = None
+    with contextlib.suppress(JobError):  # without one it is stepped from the beginning on
+        found = resuming.find(restart.from_newest(request).resume, request.folder)
+    return Schedule(request.job.factory, model, state.config, resuming.scheduler_state(found, state.config))
 
 
 # --- The workers and shards, and where they stand --------------------------------------------------------------------

@@ -73,7 +73,6 @@ class TakeoverState:
     shapes: Shapes
     reference: DeviceProfile | None
     watched: Watched = ()
-    plateau: str = ""
 
     @property
     def actors(self) -> frozenset[str]:
@@ -139,7 +138,6 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         shapes=session.shapes,
         reference=joining.reference,
         watched=session.watched,
-        plateau=session.plateau,
     )
 
 

@@ -1,11 +1,10 @@
-"""Learning rate schedules and clipping: the same steps as in a plain loop, on every shard, in whatever order asked."""
+"""Learning rate schedules: the same steps as in a plain loop, also after a resume and after going back."""
 
 from __future__ import annotations
 
-import random
+import json
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +18,9 @@ from torch.optim import lr_scheduler as torchs
 from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent.training.config import SCHEDULES, TrainingConfig
+from remote_agent.training.coordinator.schedule import Schedule, factor
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import dataplane, schedule
-from remote_agent.training.shared.schedule import Schedule, factor
+from remote_agent.training.shared.optimizer_options import decoded, encoded, set_options
 
 STEPS = 30
 
@@ -38,6 +37,18 @@ def adamw(net: nn.Module) -> Optimizer:
 
 def sgd(net: nn.Module) -> Optimizer:
     return SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
+def tensor_rate(net: nn.Module) -> Optimizer:
+    return AdamW(net.parameters(), lr=torch.tensor(0.03))
+
+
+class ByWeights(LRScheduler):
+    """One that looks at the parameters themselves."""
+
+    def get_lr(self) -> list[float]:
+        sizes = [sum(each.numel() for each in group["params"]) for group in self.optimizer.param_groups]
+        return [0.001 * size**0.5 / (1 + self.last_epoch) for size in sizes]
 
 
 class DecayOfWeights(LRScheduler):
@@ -63,6 +74,9 @@ SCHEDULERS: dict[str, tuple[Callable[[nn.Module], Optimizer], Callable[[Optimize
     "restarts": (adamw, lambda optimizer: torchs.CosineAnnealingWarmRestarts(optimizer, 7)),
     "by group": (adamw, lambda optimizer: torchs.LambdaLR(optimizer, [lambda t: 0.9**t, lambda t: 1 / (1 + t)])),
     "weight decay": (adamw, DecayOfWeights),
+    "milestones": (sgd, lambda optimizer: torchs.MultiStepLR(optimizer, [3, 9, 9, 20], 0.5)),
+    "by the weights": (adamw, ByWeights),
+    "a rate in a tensor": (tensor_rate, lambda optimizer: torchs.CosineAnnealingLR(optimizer, STEPS)),
 }
 
 
@@ -103,6 +117,23 @@ def test_linear_and_cosine_reach_zero_just_after_the_last_step() -> None:
 # --- A job's own -----------------------------------------------------------------------------------------------------
 
 
+class With:
+    """A job with an optimizer and a scheduler."""
+
+    def __init__(self, optimizer: Callable[[nn.Module], Any], make: Callable[[Optimizer], Any]) -> None:
+        self.optimizer, self.make = optimizer, make
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Any:
+        return self.optimizer(model)
+
+    def create_scheduler(self, optimizer: Optimizer, config: TrainingConfig) -> Any:
+        return self.make(optimizer)
+
+
+def schedule_of(kind: str, saved: Any = None) -> Schedule:
+    return Schedule(With(*SCHEDULERS[kind]), model(), TrainingConfig(), saved)
+
+
 @pytest.mark.parametrize("kind", sorted(SCHEDULERS))
 def test_steps_are_those_of_the_textbook_loop(kind: str) -> None:
     make_optimizer, make_scheduler = SCHEDULERS[kind]
@@ -116,11 +147,10 @@ def test_steps_are_those_of_the_textbook_loop(kind: str) -> None:
             scheduler.step()
 
     expected = train(plain, optimizer, step)
-    other = make_optimizer(ours)
-    options = Schedule(other, make_scheduler)
+    other, schedule = make_optimizer(ours), schedule_of(kind)
 
     def stepped(number: int) -> None:
-        options.set(other, number)
+        set_options(other, decoded(encoded(schedule.options(number))))
         other.step()
 
     for found, right in zip(train(ours, other, stepped), expected, strict=True):
@@ -128,37 +158,45 @@ def test_steps_are_those_of_the_textbook_loop(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SCHEDULERS))
-def test_options_are_the_same_in_whatever_order_and_by_however_many_they_are_asked(kind: str) -> None:
-    make_optimizer, make_scheduler = SCHEDULERS[kind]
-    options = Schedule(make_optimizer(model()), make_scheduler)
-    in_order = [dict(options.options(0, step)) for step in range(1, STEPS + 1)]
-    asked = [step for step in range(1, STEPS + 1) for _ in range(3)]
-    random.Random(5).shuffle(asked)
-    again = Schedule(make_optimizer(model()), make_scheduler)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda step: dict(again.options(0, step)), asked))
-    assert all(in_order[step - 1] == each for step, each in zip(asked, found, strict=True))
+def test_a_schedule_goes_on_from_its_state_and_goes_back(kind: str) -> None:
+    whole = schedule_of(kind)
+    options = [whole.options(step) for step in range(1, STEPS + 1)]
+    assert any(each != options[0] for each in options)
+    assert [whole.options(step) for step in (7, 8, 20)] == [options[6], options[7], options[19]], "it went back"
+    state = json.loads(json.dumps(whole.state(20)))
+    assert (state is None) is (kind == "a rate in a tensor"), "what is no plain data is stepped anew"
+    assert whole.state(19) is None, "it is of another step"
+    resumed = schedule_of(kind, state)
+    assert [resumed.options(step) for step in (21, 22, 29)] == [options[20], options[21], options[28]]
+    assert resumed.options(5) == options[4], "before the step of the state"
 
 
-def test_the_optimizer_itself_stays_as_it_is() -> None:
+def test_a_state_saves_the_steps_before_it() -> None:
+    asked: list[int] = []
+
+    def make(optimizer: Optimizer) -> LRScheduler:
+        return torchs.LambdaLR(optimizer, lambda done: asked.append(done) or 1 / (1 + done))
+
+    first = Schedule(With(sgd, make), model(), TrainingConfig())
+    expected = [first.options(step) for step in (100, 101)][1]
+    state = first.state(101)
+    asked.clear()
+    assert Schedule(With(sgd, make), model(), TrainingConfig(), state).options(101) == expected
+    assert asked == [0]
+
+
+def test_the_jobs_optimizer_itself_stays_as_it_is() -> None:
     net = model()
     optimizer = adamw(net)
     before = [dict(group) for group in optimizer.param_groups]
+    job = With(lambda _model: optimizer, SCHEDULERS["one cycle, with betas"][1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Schedule(optimizer, SCHEDULERS["one cycle, with betas"][1]).options(0, 9)
+        schedule = Schedule(job, net, TrainingConfig())
+        schedule.options(9)
+        schedule.options(2)  # makes a new one
     assert [dict(group) for group in optimizer.param_groups] == before
-    assert dataplane.facts(net, optimizer).elementwise, "a scheduler on it would change its step method"
-
-
-class With:
-    """A job with a scheduler."""
-
-    def __init__(self, make: Callable[[Optimizer], Any]) -> None:
-        self.make = make
-
-    def create_scheduler(self, optimizer: Optimizer, config: TrainingConfig) -> Any:
-        return self.make(optimizer)
+    assert schedule.kind == "AdamW"
 
 
 @pytest.mark.parametrize(
@@ -171,10 +209,20 @@ class With:
 )
 def test_a_scheduler_that_can_not_be_followed_is_refused(make: Callable[[Optimizer], Any], cause: str) -> None:
     with pytest.raises(JobError, match=cause):
-        schedule.create(With(make), sgd(model()), TrainingConfig())
+        Schedule(With(sgd, make), model(), TrainingConfig())
 
 
-def test_a_scheduler_that_goes_by_the_validation_is_stepped_once_an_evaluation_in_whatever_order_asked() -> None:
+def test_an_option_that_can_not_be_sent_is_refused() -> None:
+    class SetsAnObject(LRScheduler):
+        def get_lr(self) -> list[float]:
+            self.optimizer.param_groups[0]["momentum"] = object()
+            return [0.1]
+
+    with pytest.raises(JobError, match="the scheduler sets momentum to a object, which can't be sent"):
+        Schedule(With(sgd, SetsAnObject), model(), TrainingConfig()).options(1)
+
+
+def test_a_scheduler_that_goes_by_the_validation_is_stepped_once_an_evaluation() -> None:
     def make(optimizer: Optimizer) -> LRScheduler:
         return torchs.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
 
@@ -187,46 +235,55 @@ def test_a_scheduler_that_goes_by_the_validation_is_stepped_once_an_evaluation_i
         if step in figures:
             figure = figures[step]
             plain.step(float("nan") if figure is None else figure)  # type: ignore[call-arg]
-    ours = Schedule(adamw(model()), make)
-    assert ours.plateau == "min"
-    base = expected[0]
-    known = 0
-    for step in random.Random(6).sample(range(1, STEPS + 1), STEPS):
-        if known < step - 1:  # what comes later changes nothing of what was asked for
-            known = step - 1
-            ours.watch(tuple(each for each in watched if each[0] <= known))
-        rates = [ours.options(number, step).get("lr", base[number]) for number in (0, 1)]
-        assert rates == expected[step - 1], step
+
+    def rates(schedule: Schedule, step: int) -> list[float]:
+        options = schedule.options(step, tuple(each for each in watched if each[0] < step)) or ({}, {})
+        return [own.get("lr", base) for own, base in zip(options, expected[0], strict=True)]
+
+    schedule = Schedule(With(adamw, make), model(), TrainingConfig())
+    assert schedule.plateau == "min"
+    states = []
+    for step in (*range(1, STEPS + 1), *range(8, STEPS + 1)):  # it goes back once
+        assert rates(schedule, step) == expected[step - 1], step
+        states.append(json.loads(json.dumps(schedule.state(step))))
+    resumed = Schedule(With(adamw, make), model(), TrainingConfig(), states[12])
+    assert [rates(resumed, step) for step in range(14, STEPS + 1)] == expected[13:]
 
 
 def test_a_cycle_that_is_shorter_than_the_run_says_so() -> None:
-    options = schedule.create(
-        With(lambda optimizer: torchs.OneCycleLR(optimizer, 0.5, total_steps=5)), sgd(model()), TrainingConfig()
-    )
-    assert options is not None
-    options.options(0, 5)
+    job = With(sgd, lambda optimizer: torchs.OneCycleLR(optimizer, 0.5, total_steps=5))
+    schedule = Schedule(job, model(), TrainingConfig())
+    schedule.options(5)
     with pytest.raises(JobError, match="the scheduler's step: ValueError: Tried to step"):
-        options.options(0, 7)
+        schedule.options(7)
+
+
+class Default:
+    """A job without a scheduler."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Optimizer:
+        return sgd(model)
 
 
 def test_a_constant_rate_with_a_warm_up_is_a_schedule() -> None:
-    optimizer, config = sgd(model()), TrainingConfig(warmup_steps=3, num_iterations=10)
-    made = schedule.create(object(), optimizer, config)
-    assert made is not None
-    assert [made.options(0, step)["lr"] for step in (1, 3, 4, 9)] == pytest.approx([0.025, 0.075, 0.1, 0.1])
-    assert schedule.create(object(), optimizer, TrainingConfig(schedule="linear", num_iterations=10)) is not None
-    assert schedule.create(object(), optimizer, TrainingConfig()) is None
+    made = Schedule(Default(), model(), TrainingConfig(warmup_steps=3, num_iterations=10))
+    assert [made.options(step)[0]["lr"] for step in (1, 3, 4, 9)] == pytest.approx([0.025, 0.075, 0.1, 0.1])
+    assert Schedule(Default(), model(), TrainingConfig(schedule="linear", num_iterations=10)).options(2)
+    assert Schedule(Default(), model(), TrainingConfig()).options(9) == ()
 
 
 def test_an_events_rate_is_that_of_the_first_group_and_none_where_the_optimizer_has_none() -> None:
-    net = model()
-    config = TrainingConfig(warmup_steps=1, num_iterations=10)
-    rates = schedule.Rates(adamw(net), schedule.create(object(), adamw(net), config))
-    assert [rates.at(step, ()) for step in (1, 2, 3)] == pytest.approx([0.005, 0.01, 0.01])
-    assert schedule.Rates(adamw(net), None).at(5, ()) == 0.01
-    without = sgd(net)
-    del without.param_groups[0]["lr"]
-    assert schedule.Rates(without, None).at(5, ()) is None
+    made = Schedule(Default(), model(), TrainingConfig(warmup_steps=1, num_iterations=10))
+    assert [made.rate(made.options(step)) for step in (1, 2, 3)] == pytest.approx([0.05, 0.1, 0.1])
+    assert Schedule(Default(), model(), TrainingConfig()).rate(()) == 0.1
+
+    def without(net: nn.Module) -> Optimizer:
+        optimizer = sgd(net)
+        del optimizer.param_groups[0]["lr"]
+        return optimizer
+
+    job = SimpleNamespace(create_optimizer=lambda model, config: without(model))
+    assert Schedule(job, model(), TrainingConfig()).rate(()) is None
 
 
 def test_the_plan_says_that_loaded_state_of_an_optimizer_is_not_taken_over() -> None:
@@ -240,7 +297,7 @@ def test_the_plan_says_that_loaded_state_of_an_optimizer_is_not_taken_over() -> 
         optimizer.load_state_dict(before.state_dict())
         return optimizer
 
-    (note,) = schedule.rates_of(SimpleNamespace(create_optimizer=create_optimizer), net, TrainingConfig()).notes
+    (note,) = Schedule(SimpleNamespace(create_optimizer=create_optimizer), net, TrainingConfig()).notes
     assert "loads state of earlier steps" in note
     fresh = SimpleNamespace(create_optimizer=lambda model, config: torch.optim.Adagrad(model.parameters()))
-    assert schedule.rates_of(fresh, net, TrainingConfig()).notes == ()
+    assert Schedule(fresh, net, TrainingConfig()).notes == ()
