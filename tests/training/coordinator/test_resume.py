@@ -43,6 +43,9 @@ class Job:
     def create_optimizer(self, model, config):
         return OPTIMIZER
 
+    def create_scheduler(self, optimizer, config):
+        return torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 11, 17], 0.5)
+
     def create_data(self):
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(50, 6, generator=generator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,14 @@ from remote_agent.training.shared import flat, rpc
 
 def checkpoint_of(config: TrainingConfig, watched: Watched = ()) -> Checkpoint:
     return Checkpoint(path=Path("step-5"), step=5, position=40, seed=0, config=asdict(config), watched=watched)
+
+
+def test_the_schedulers_state_is_for_a_run_with_the_same_settings() -> None:
+    config = TrainingConfig(num_iterations=50)
+    found = replace(checkpoint_of(config), schedule={"last_epoch": 5})
+    assert resuming.scheduler_state(found, config) == {"last_epoch": 5}
+    assert resuming.scheduler_state(found, replace(config, num_iterations=80)) is None, "its shape is another one"
+    assert resuming.scheduler_state(None, config) is None
 
 
 def test_settings_that_changed_are_said() -> None:

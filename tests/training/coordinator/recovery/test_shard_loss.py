@@ -58,6 +58,9 @@ class Job:
         note("optimizer")
         return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 
+    def create_scheduler(self, optimizer, config):
+        return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.005, 0.02, step_size_up=7)
+
     def create_data(self):
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(50, 6, generator=generator)

@@ -33,6 +33,9 @@ class Job:
     def create_optimizer(self, model, config):
         return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 
+    def create_scheduler(self, optimizer, config):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=config.num_iterations)
+
     def create_data(self):
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(50, 6, generator=generator)
