@@ -181,8 +181,8 @@ class Audit:
 
 
 def is_due(number: int) -> bool:
-    """Return True for the first eight steps and each power of two."""
-    return number <= 8 or number & (number - 1) == 0
+    """Return True for each power of two."""
+    return number & (number - 1) == 0
 
 
 NO_NOISE = Noise(0.0, np.zeros(()))

@@ -48,6 +48,13 @@ def test_an_ordinary_model_is_streamed() -> None:
     assert plan.reasons == ("a: a note",)
 
 
+def test_an_average_that_a_hook_keeps_beside_the_model_is_told_of_the_setting_for_it() -> None:
+    hooked = dataclasses.replace(profile().optimizer, elementwise=False, hooked=True)
+    plan = planned(dataclasses.replace(profile(), optimizer=hooked))
+    assert plan.config.strategy == "allreduce"
+    assert run_plan.HOOKED in plan.reasons
+
+
 def test_a_norm_over_more_than_the_optimizer_has_is_for_workers() -> None:
     wider = dataclasses.replace(profile(), dtypes=dict.fromkeys(("w", "b", "c"), "float32"))
     assert planned(wider).config.strategy == "sync"
