@@ -26,6 +26,7 @@ HOOKED = (
     "hooks of the optimizer's step run on each worker: what they keep beside the model, such as an average of the"
     " weights, stays there; the setting ema_decay keeps an average in every checkpoint"
 )
+BY_WEIGHT = "trains as in plain torch if its step looks at one weight at a time"
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
 
@@ -146,7 +147,11 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
 
 def _about_job(config: TrainingConfig, profile: Profile) -> tuple[str, ...]:
     said = audit.about(config, profile.measured.audit, batch_statistics=profile.batch_statistics)
-    return (*said, HOOKED) if profile.optimizer.hooked else said
+    if profile.optimizer.hooked:
+        said = (*said, HOOKED)
+    if spec_of(config.strategy).split and not profile.optimizer.elementwise:
+        said = (*said, f"each stage of the pipeline steps its own weights: {profile.optimizer.kind} {BY_WEIGHT}")
+    return said
 
 
 def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:

@@ -36,6 +36,7 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.row_noise import RowNoise
+from remote_agent.training.worker.device.trained import refuse_own_backward
 from remote_agent.training.worker.device.untouched import untouched
 
 FLIPPED = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -143,6 +144,7 @@ class Auditor:
             rows: gives each sample random numbers of its own.
         """
         computer, parameters = self._computer, list(flat.trained(self._model).values())
+        had_gradients = any(each.grad is not None for each in parameters)
         device, dtype = computer.device, computer.dtype
         with untouched(self._model, device, self._restored), torch.enable_grad():
             if evaluating:
@@ -153,6 +155,8 @@ class Auditor:
             with rows.of(begin, end) if rows is not None else contextlib.nullcontext():
                 with torch.autocast(device.type, dtype, enabled=dtype is not None):
                     part = computer.part(batch, end - begin)
+                if not had_gradients:
+                    refuse_own_backward(self._model)
                 found: Sequence[Tensor | None] = [None] * len(parameters)
                 if self._gradients and part.value.requires_grad:
                     found = torch.autograd.grad(part.value * scale, parameters, allow_unused=True)
