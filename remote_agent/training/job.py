@@ -4,6 +4,7 @@ A job is any object (or class without arguments) with::
 
     create_model() -> nn.Module
     create_optimizer(model, config) -> Optimizer    # optional; default: AdamW at config.learning_rate
+    phases(model, config) -> [(loss, Optimizer), ...]   # optional, in their place; see in_turns
     create_scheduler(optimizer, config) -> LRScheduler  # optional; stepped once a step; default: the config's schedule;
                                                     # ReduceLROnPlateau: stepped once an evaluation
     loss(model, batch) -> Tensor, or (sum, weight)  # optional; mean over the samples; default: cross entropy of (x, y)
@@ -42,6 +43,7 @@ from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.settings import OF_ORDERS, names
+from remote_agent.training import in_turns
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_options
@@ -70,6 +72,7 @@ class Job:
     config: TrainingConfig | None = None
     create_validation: Callable[[], Any] | None = None
     create_callbacks: Callable[[], Sequence[Any]] | None = None
+    phases: in_turns.Phases | None = None
 
 
 def from_object(name: str, target: Any) -> Job:
@@ -97,6 +100,7 @@ def from_object(name: str, target: Any) -> Job:
         config,
         getattr(target, "create_validation_data", None),
         getattr(target, "create_callbacks", None),
+        in_turns.of(target),
     )
 
 
@@ -129,6 +133,7 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
         config,
         (lambda: validation) if validation is not None else getattr(factory, "create_validation_data", None),
         (lambda: callbacks) if callbacks else getattr(factory, "create_callbacks", None),
+        in_turns.of(factory),
     )
 
 

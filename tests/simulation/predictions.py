@@ -16,7 +16,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from remote_agent.training.shared.findings import Findings
 from torch import Tensor, nn
 
 from remote_agent.planning import sharding
@@ -179,7 +178,7 @@ def _measured_as_they_are(slowness: Mapping[str, float]) -> Iterator[None]:
         return Measurements(
             tuple(DeviceProfile(1 / (product.SAMPLE_S * each), product.STEP_S * each) for each in slow),
             Usage(),
-            Findings(),
+            None,
             1.0,
             product.PROFILE,
             costs=(free,) * len(slow),

@@ -29,7 +29,20 @@ from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.shared import audit, rpc
-from remote_agent.training.shared.audit import AGAIN, Audit, Finding, Sketch, compared, is_due
+from remote_agent.training.shared.audit import (
+    AGAIN,
+    FREE_STEPS,
+    HEAD_S,
+    IN_RUN,
+    PART,
+    ROOM,
+    SAMPLE_S,
+    Audit,
+    Finding,
+    Sketch,
+    compared,
+    is_due,
+)
 from remote_agent.training.shared.messages import AuditTask, Failed
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses
@@ -39,21 +52,6 @@ from remote_agent.training.worker.device.audit import Auditor
 from remote_agent.training.worker.device.compute import SliceComputer
 
 LOG = logging.getLogger(__name__)
-
-HEAD_S = 2.0
-"""Seconds that a start waits for the head's audit; the workers alone audit a model for which it takes longer."""
-
-SAMPLE_S = 0.2
-"""Seconds that two samples may take on the head's CPU, of which the audit computes some twenty times as many."""
-
-ROOM = 6
-"""Copies of the model that have to fit into the head's free memory."""
-
-IN_RUN = 8
-"""Samples of an audit in the run: few, as the other workers wait for it."""
-
-FREE_STEPS, PART = 64, 0.01
-"""Up to this step audits are made at each power of two; later ones while they take less than this part of the time."""
 
 
 def on_head(

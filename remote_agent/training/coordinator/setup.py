@@ -104,7 +104,8 @@ def ready(
     with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
     found = resuming.find(request.resume, request.folder)
-    given = sources.given_by(request.job, request.config.seed if found is None else found.seed)
+    seed = request.config.seed if found is None else found.seed
+    given = sources.given_by(request.job, seed, request.config.batch_size)
     if again and datasets.is_used_up(given):
         raise JobError(
             "the run has to start over, and its data is an iterator that was read from",

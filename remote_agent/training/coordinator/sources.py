@@ -106,14 +106,15 @@ class Loaded(Indexed):
         return resolved, order
 
 
-def given_by(made: job.Job, seed: int) -> object:
-    """What ``create_data`` gives.
+def given_by(made: job.Job, seed: int, batch: int = 0) -> object:
+    """What ``create_data`` gives; a job in phases gets each batch of it once for each phase.
 
     Its random numbers are those of ``seed``, so that a random split of the data is the same one in
     ``create_validation_data``, after a resume and after a takeover: no sample is in both parts.
     """
     with seeding.only_here(seed):
-        return job.guard("create_data", made.create_data)
+        given = job.guard("create_data", made.create_data)
+    return samplers.repeated(given, made.phases.count, batch) if made.phases is not None else given
 
 
 def source_of(given: object) -> Source:

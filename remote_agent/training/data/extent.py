@@ -19,10 +19,8 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import samplers
 from remote_agent.training.data.order import EpochOrder, SampleOrder
 from remote_agent.training.data.order_record import OrderRecord
+from remote_agent.training.data.samplers import DEFAULT_BATCH as DEFAULT_BATCH
 from remote_agent.training.errors import JobError
-
-DEFAULT_BATCH = 64
-"""Samples of a step where neither the configuration nor a loader says how many."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,14 +19,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from remote_agent.training import job
+from remote_agent.training.data import datasets
 from remote_agent.training.data.order import Epochs, permutation_of
 from remote_agent.training.data.order_record import Drawn, OrderRecord
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
+
+DEFAULT_BATCH = 64
+"""Samples of a step where neither the configuration nor a loader says how many."""
 
 MAX = 1 << 22
 """Samples after which a sampler is taken to have no end, where the run's length follows from its end."""
@@ -218,6 +229,46 @@ def _is_in_order(loader: DataLoader[Any]) -> bool:
 def batch_sampler_of(loader: DataLoader[Any]) -> Any:
     """The user's own batch sampler, whose batches are the steps; None: the loader cuts what its sampler gives."""
     return loader.batch_sampler if loader.batch_size is None else None
+
+
+def repeated(given: object, times: int, batch: int) -> DataLoader[Any]:
+    """Return a loader over the user's data that gives each batch so many times, one after the other.
+
+    Args:
+        batch: samples of a batch, of data that is no loader; 0: the default.
+
+    Raises:
+        JobError: the data can't be indexed.
+    """
+    if datasets.as_stream(given) is not None:
+        raise JobError("phases() needs data that can be indexed", hint="give a Dataset or a DataLoader over one")
+    if not isinstance(given, DataLoader):
+        dataset = datasets.as_dataset(given)
+        size = batch or min(DEFAULT_BATCH, len(dataset))
+        given = DataLoader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), size, drop_last=False))
+    refuse(given)
+    return DataLoader(
+        given.dataset,
+        batch_sampler=_Repeated(given.batch_sampler, times),
+        collate_fn=given.collate_fn,
+        num_workers=given.num_workers,
+        worker_init_fn=given.worker_init_fn,
+        pin_memory=given.pin_memory,
+        generator=given.generator,
+    )
+
+
+class _Repeated(Sampler[list[int]]):
+    """Each batch of a sampler so many times."""
+
+    def __init__(self, batches: Any, times: int) -> None:
+        self._batches, self._times = batches, times
+        self.batch_size = getattr(batches, "batch_size", 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._batches:
+            for _ in range(self._times):
+                yield list(batch)
 
 
 def name_of(loader: DataLoader[Any]) -> str:

@@ -37,6 +37,33 @@ AGAIN = 3
 LARGEST = 0.25
 """The most that one parameter's gradient may differ, as a part of both: a halved one differs by a third."""
 
+SCALE = 1024.0
+"""Factor of a loss in float16, whose gradients would vanish."""
+
+STIRRED = 1e-2
+"""Part by which weights are changed for the audit: equal ones (a teacher's, a layer of zeros) hide what happens."""
+
+HALVED = 50.0
+"""Times less exactly than in float32 that a loss is computed in half precision."""
+
+FROZEN_BYTES = 1 << 29
+"""Frozen parameters up to this size are put back after a call: a loss may move them, as that of a teacher does."""
+
+HEAD_S = 2.0
+"""Seconds that a start waits for the head's audit; the workers alone audit a model for which it takes longer."""
+
+SAMPLE_S = 0.2
+"""Seconds that two samples may take on the head's CPU, of which the audit computes some twenty times as many."""
+
+ROOM = 6
+"""Copies of the model that have to fit into the head's free memory."""
+
+IN_RUN = 8
+"""Samples of an audit in the run: few, as the other workers wait for it."""
+
+FREE_STEPS, PART = 64, 0.01
+"""Up to this step audits are made at each power of two; later ones while they take less than this part of the time."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -181,8 +208,8 @@ class Audit:
 
 
 def is_due(number: int) -> bool:
-    """Return True for the first eight steps and each power of two."""
-    return number <= 8 or number & (number - 1) == 0
+    """Return True for each power of two."""
+    return number & (number - 1) == 0
 
 
 NO_NOISE = Noise(0.0, np.zeros(()))

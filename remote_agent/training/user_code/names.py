@@ -12,6 +12,7 @@ from remote_agent.training.errors import JobError
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "loss": ("model", "batch"),
     "create_optimizer": ("model", "config"),
+    "phases": ("model", "config"),
     "create_scheduler": ("optimizer", "config"),
     "create_data": (),
     "create_validation_data": (),
@@ -34,7 +35,7 @@ MEANT = {
 STEPS = ("training_step", "optimizer_step", "configure_optimizers")
 """What other libraries call in a step: here the engine exchanges gradients between the loss and the optimizer."""
 
-TURNS = "a job that steps several optimizers in turns, as most GANs do, can't be trained by this engine"
+TURNS = "several optimizers that take turns, as in most GANs, are given by phases(model, config)"
 
 ALIKE = 0.85
 """Names that are at least so much alike, by :mod:`difflib`, are taken for a slip."""

@@ -32,7 +32,6 @@ from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.stage_links import StageLinks
-from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -134,7 +133,6 @@ class BlockProfiler:
             return losses.of_part(loss, self._model, few, len(indices)).value
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
-        refuse_coupled(self._factory, self._model, self._config)
         self._compute.scalars.again()
         self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
         size = min(micro_batch(self._config), self._config.batch_size)

@@ -53,6 +53,7 @@ RAMP = "loss = loss * min(1.0, len(CALLS) / 1000)"
 LATER = "loss = loss * (1 + (len(CALLS) > 60) * len(CALLS) / 1000)"
 CONTRAST = """out = functional.normalize(out, dim=1)
         loss = functional.cross_entropy(out @ out.T / 0.1, torch.arange(len(out)))"""
+SHARED = "loss = functional.cross_entropy(out * (torch.rand(1, 3) > 0.3), batch[1])"
 
 DRAWS = """loss = functional.cross_entropy(out * torch.from_numpy(np.random.rand(len(out), 1)).float(), batch[1])"""
 DRAWS_IN_TRAINING = f"""if model.training:
@@ -106,6 +107,11 @@ def test_what_begins_later_ends_the_run(launch: Any) -> None:
     event = refused(start(launch, LATER, num_iterations=100_000))
     assert "calls do not repeat" in event["cause"]
     assert event["cause"].startswith("after step ")
+
+
+def test_one_dropout_mask_for_the_whole_batch_is_refused_and_trained_with_a_unit(launch: Any) -> None:
+    assert "parts do not add up" in refused(start(launch, SHARED))["cause"]
+    trained(start(launch, SHARED, unit=BATCH))
 
 
 def test_a_contrastive_loss_is_refused_and_trained_in_units(launch: Any, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_job_that_wants_to_make_its_steps_itself_is_refused_with_the_reason(na
     for make in (lambda: job.from_object("gan", factory), lambda: job.from_object("gan", trainer)):
         with pytest.raises(JobError, match=f"has a {name}\\(\\), which is not called") as error:
             make()
-        assert "several optimizers in turns" in error.value.hint
+        assert "several optimizers that take turns" in error.value.hint
 
 
 def test_one_parameter_in_two_places_and_views_of_what_is_not_trained_are_no_shared_memory() -> None:

@@ -22,6 +22,11 @@ from remote_agent.training.shared import audit, dataplane
 from remote_agent.training.shared.audit import Cause, Finding
 from remote_agent.training.shared.dataplane import OptimizerFacts
 
+HOOKED = (
+    "hooks of the optimizer's step run on each worker: what they keep beside the model, such as an average of the"
+    " weights, stays there; the setting ema_decay keeps an average in every checkpoint"
+)
+BY_WEIGHT = "trains as in plain torch if its step looks at one weight at a time"
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
 
@@ -132,7 +137,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     return RunPlan(
         config=config,
         measured=profile.measured,
-        reasons=(*why, *otherwise, *measured.notes, *_about_loss(config, profile)),
+        reasons=(*why, *otherwise, *measured.notes, *_about_job(config, profile)),
         hosts=hosts,
         survey=survey,
         whole=whole,
@@ -140,8 +145,13 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     )
 
 
-def _about_loss(config: TrainingConfig, profile: Profile) -> tuple[str, ...]:
-    return audit.about(config, profile.measured.audit, batch_statistics=profile.batch_statistics)
+def _about_job(config: TrainingConfig, profile: Profile) -> tuple[str, ...]:
+    said = audit.about(config, profile.measured.audit, batch_statistics=profile.batch_statistics)
+    if profile.optimizer.hooked:
+        said = (*said, HOOKED)
+    if spec_of(config.strategy).split and not profile.optimizer.elementwise:
+        said = (*said, f"each stage of the pipeline steps its own weights: {profile.optimizer.kind} {BY_WEIGHT}")
+    return said
 
 
 def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
@@ -153,7 +163,7 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     least = least_slice(profile.measured.usage.buffers)
     made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
     if not spec_of(config.strategy).split:  # where a model is cut, its notes say why
-        made = dataclasses.replace(made, notes=(*made.notes, *_about_loss(config, profile)))
+        made = dataclasses.replace(made, notes=(*made.notes, *_about_job(config, profile)))
     return surveying.with_known(made, profile.before) if profile.before is not None else made
 
 

@@ -17,11 +17,15 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.audit import (
     AGAIN,
+    FROZEN_BYTES,
+    HALVED,
     NO_NOISE,
     NUMBERS,
     PARTS,
     REPEATS,
     SAMPLES,
+    SCALE,
+    STIRRED,
     Array,
     Audit,
     Cause,
@@ -36,22 +40,8 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.row_noise import RowNoise
+from remote_agent.training.worker.device.trained import refuse_own_backward
 from remote_agent.training.worker.device.untouched import untouched
-
-FLIPPED = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-"""Size of the last bit of a weight, as a part of it, in the precision that a device computes in."""
-
-SCALE = 1024.0
-"""Factor of a loss in float16, whose gradients would vanish."""
-
-STIRRED = 1e-2
-"""Part by which weights are changed for the audit: equal ones (a teacher's, a layer of zeros) hide what happens."""
-
-HALVED = 50.0
-"""Times less exactly than in float32 that a loss is computed in half precision."""
-
-FROZEN_BYTES = 1 << 29
-"""Frozen parameters up to this size are put back after a call: a loss may move them, as that of a teacher does."""
 
 
 class Auditor:
@@ -143,6 +133,7 @@ class Auditor:
             rows: gives each sample random numbers of its own.
         """
         computer, parameters = self._computer, list(flat.trained(self._model).values())
+        had_gradients = any(each.grad is not None for each in parameters)
         device, dtype = computer.device, computer.dtype
         with untouched(self._model, device, self._restored), torch.enable_grad():
             if evaluating:
@@ -153,6 +144,8 @@ class Auditor:
             with rows.of(begin, end) if rows is not None else contextlib.nullcontext():
                 with torch.autocast(device.type, dtype, enabled=dtype is not None):
                     part = computer.part(batch, end - begin)
+                if not had_gradients:
+                    refuse_own_backward(self._model)
                 found: Sequence[Tensor | None] = [None] * len(parameters)
                 if self._gradients and part.value.requires_grad:
                     found = torch.autograd.grad(part.value * scale, parameters, allow_unused=True)
@@ -181,11 +174,11 @@ class Auditor:
 
     def flipped(self) -> contextlib.AbstractContextManager[None]:
         """Change the last bit of each weight, in the precision that the device computes in."""
-        size = FLIPPED[self._computer.dtype or torch.float32]
+        least = torch.finfo(self._computer.dtype or torch.float32).eps
 
         def flip(weight: Tensor) -> Tensor:
             signs = torch.arange(weight.numel(), device=weight.device).sin().sign().view_as(weight)
-            return weight * (1 + max(size, torch.finfo(weight.dtype).eps) * signs).to(weight.dtype)
+            return weight * (1 + max(least, torch.finfo(weight.dtype).eps) * signs).to(weight.dtype)
 
         return _replaced(self._model, flip)
 

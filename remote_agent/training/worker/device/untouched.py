@@ -13,11 +13,7 @@ from torch import Tensor, nn
 
 from remote_agent.models.nf4 import Nf4Linear
 from remote_agent.models.part import has_memory
-from remote_agent.training.shared import flat
 from remote_agent.training.worker.device import backend
-
-_SINGLE = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""In half precision the last bit is more than what rounding does."""
 
 
 def into_training(model: nn.Module) -> str:
@@ -78,50 +74,6 @@ def untouched(model: nn.Module, device: torch.device, changing: Sequence[str] = 
             for parameter, value in moved:
                 parameter.copy_(value)
         _restore(generators, device)
-
-
-@contextlib.contextmanager
-@torch.no_grad()
-def stirred(model: nn.Module) -> Iterator[None]:
-    """Have no trained weight be alike all over: an output layer of zeros hides what the model does."""
-    before = {}
-    generator = torch.Generator().manual_seed(0)
-    for parameter in flat.trained(model).values():
-        if parameter.numel() and bool((parameter == parameter.view(-1)[0]).all()):
-            before[parameter] = parameter.detach().clone()
-            parameter.add_(1e-2 * torch.randn(parameter.shape, generator=generator).to(parameter))
-    try:
-        yield
-    finally:
-        for parameter, value in before.items():
-            parameter.copy_(value)
-
-
-@contextlib.contextmanager
-def rounded(model: nn.Module, *, in_place: bool = True) -> Iterator[None]:
-    """Have the last bit of each trained weight be the other one, which shows what rounding does.
-
-    ``in_place``: without a copy. In a run other workers of the host may compute with the same memory.
-    """
-    weights = [(parameter, parameter.data) for parameter in flat.trained(model).values()]
-    weights = [(each, data) for each, data in weights if data.dtype in _SINGLE and type(data) is Tensor]
-
-    def flip() -> None:
-        for _, data in weights:
-            data.view(_SINGLE[data.dtype]).bitwise_xor_(1)
-
-    try:
-        if in_place:
-            flip()
-        else:
-            for parameter, data in weights:
-                parameter.data = (data.view(_SINGLE[data.dtype]) ^ 1).view(data.dtype)
-        yield
-    finally:
-        if in_place:
-            flip()
-        for parameter, data in weights:
-            parameter.data = data
 
 
 def generators(device: torch.device) -> list[Tensor]:

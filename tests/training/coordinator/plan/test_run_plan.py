@@ -48,6 +48,20 @@ def test_an_ordinary_model_is_streamed() -> None:
     assert plan.reasons == ("a: a note",)
 
 
+def test_an_average_that_a_hook_keeps_beside_the_model_is_told_of_the_setting_for_it() -> None:
+    hooked = dataclasses.replace(profile().optimizer, elementwise=False, hooked=True)
+    plan = planned(dataclasses.replace(profile(), optimizer=hooked))
+    assert plan.config.strategy == "allreduce"
+    assert run_plan.HOOKED in plan.reasons
+
+
+def test_an_optimizer_of_another_kind_is_named_where_each_stage_steps_its_own_weights() -> None:
+    lamb = dataclasses.replace(profile().optimizer, kind="Lamb", elementwise=False)
+    plan = planned(dataclasses.replace(profile(), optimizer=lamb), strategy="pipeline")
+    assert any(reason.endswith(f"Lamb {run_plan.BY_WEIGHT}") for reason in plan.reasons)
+    assert not any(run_plan.BY_WEIGHT in reason for reason in planned(profile(), strategy="pipeline").reasons)
+
+
 def test_a_norm_over_more_than_the_optimizer_has_is_for_workers() -> None:
     wider = dataclasses.replace(profile(), dtypes=dict.fromkeys(("w", "b", "c"), "float32"))
     assert planned(wider).config.strategy == "sync"

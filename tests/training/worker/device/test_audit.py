@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
+from remote_agent.training.errors import JobError
 from remote_agent.training.shared.audit import Audit, Cause, other_machine
 from remote_agent.training.user_code import losses
 from remote_agent.training.worker.device.audit import Auditor, project
@@ -319,6 +320,16 @@ def test_numbers_that_are_not_known_by_sample_are_no_finding(loss: Loss) -> None
     assert cause(found) is None
     other = auditor(net(), loss).whole(found.indices, evaluating=found.evaluating)
     assert other_machine(found, other, "b") is None
+
+
+def test_a_loss_that_calls_backward_itself_is_refused_before_its_gradients_count_twice() -> None:
+    def own_backward(model: nn.Module, batch: Any) -> Tensor:
+        loss = plain(model, batch)
+        loss.backward(retain_graph=True)
+        return loss
+
+    with pytest.raises(JobError, match="itself calls backward"):
+        audit(net(), own_backward)
 
 
 def test_the_smallest_unit_that_is_enough_is_told() -> None:

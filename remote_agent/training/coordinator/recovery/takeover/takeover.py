@@ -143,7 +143,7 @@ def _taken_over(
     members = [member for member, _ in statuses if member not in at.behind]
     lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
     model = job.create_model(request.job.factory, state.config.seed, state.config)
-    given_data = sources.given_by(request.job, state.config.seed)
+    given_data = sources.given_by(request.job, state.config.seed, state.config.batch_size)
     with contextlib.closing(sources.source_of(given_data)) as source:
         try:
             # The original setting, since without a batch size a loader's own batches are the steps.
