@@ -7,7 +7,8 @@ A job is any object (or class without arguments) with::
     phases(model, config) -> [(loss, Optimizer), ...]   # optional, in their place; see in_turns
     create_scheduler(optimizer, config) -> LRScheduler  # optional; stepped once a step; default: the config's schedule;
                                                     # ReduceLROnPlateau: stepped once an evaluation
-    loss(model, batch) -> Tensor, or (sum, weight)  # optional; mean over the samples; default: cross entropy of (x, y)
+    loss(model, batch) -> Tensor, or (sum, weight)  # optional; mean over the samples; default: cross entropy of (x, y);
+                                                    # or a list of these
     create_data() -> dataset                        # anything data.as_dataset takes
     create_validation_data() -> dataset             # optional; indexable; evaluated as the config's evaluate_every says
     create_callbacks() -> list                      # optional; see reporting.callbacks; on the coordinator's host

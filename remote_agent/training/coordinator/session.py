@@ -103,6 +103,7 @@ class Session:
             part of this run made; the first step is ``order.done + 1``.
         payload_bytes: bytes that a worker sends and receives in a step.
         buffer_names: the model's buffers that training changes.
+        terms: of the loss, each with a weight of its own.
         stopping: returns True once the run has to end early.
         reasons: how weights and gradients are exchanged, and why.
         shapes: shapes of the streamed parameters, in the order of the flat buffer; empty if nothing is streamed.
@@ -131,6 +132,7 @@ class Session:
     stopping: Callable[[], bool]
     joining: Joining
     reasons: tuple[str, ...] = ()
+    terms: int = 1
     shapes: Shapes = field(default_factory=dict)
     first_state: TrainingState | None = field(default_factory=TrainingState)
     first_loss: float = 0.0

@@ -257,6 +257,7 @@ def opened(
         crashes=crashes,
         payload_bytes=path.payload_bytes,
         buffer_names=tuple(sorted(measured.usage.buffers)),
+        terms=measured.usage.terms,
         journal=journal,
         stopping=stopping,
         reasons=(

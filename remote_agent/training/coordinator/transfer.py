@@ -170,7 +170,7 @@ def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Se
         _from_worker(call, member)
     servers.kill()
     size = sum(parameter.numel() * parameter.element_size() for parameter in flat.trained(model).values())
-    return Path(servers=(), payload_bytes=size)
+    return Path(servers=(), payload_bytes=usage.terms * size)
 
 
 def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) -> tuple[str, ...]:

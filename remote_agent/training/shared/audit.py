@@ -120,6 +120,7 @@ class Sketch:
         state: some numbers of each buffer and frozen parameter after the call, by name.
         batch: one number of each tensor of the batch.
         coarse: how many times less exactly its device computes than float32 on a CPU.
+        terms: of the loss, each with a weight of its own; empty: there is one.
     """
 
     samples: int
@@ -130,6 +131,7 @@ class Sketch:
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     batch: Array = field(default_factory=lambda: np.zeros(0))
     coarse: float = 1.0
+    terms: tuple[Sketch, ...] = ()
 
     @property
     def is_mean(self) -> bool:
@@ -165,15 +167,18 @@ class Noise:
     Attributes:
         loss: of the loss.
         gradient: of each parameter's gradient, shape ``(parameters,)``.
+        terms: the same for each term of the loss.
     """
 
     loss: float
     gradient: Array
+    terms: tuple[Noise, ...] = ()
 
     @classmethod
     def between(cls, one: Sketch, other: Sketch) -> Noise:
         """Return how far two sketches of the same samples are apart."""
-        return cls(abs(one.value - other.value) * one.factor, _norms(one.gradient - other.gradient) * one.factor)
+        terms = tuple(map(cls.between, one.terms, other.terms))
+        return cls(abs(one.value - other.value) * one.factor, _norms(one.gradient - other.gradient) * one.factor, terms)
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,13 @@ def total(parts: Sequence[Sketch], *, summed: bool = False) -> tuple[float, floa
 def differ(
     one: Sequence[Sketch], other: Sequence[Sketch], noise: Noise, limits: Limits = PARTS, *, summed: bool = False
 ) -> bool:
-    """Return True if two divisions of the same samples gave what rounding does not explain."""
+    """Return True if two divisions of the same samples gave what rounding does not explain, in any term of the loss."""
+    if terms := len(one[0].terms):
+        noises = noise.terms or (noise,) * terms
+        return any(len(each.terms) != terms for each in (*one, *other)) or any(
+            differ([each.terms[at] for each in one], [each.terms[at] for each in other], noises[at], limits)
+            for at in range(terms)
+        )
     (value, weight, gradient), (value2, weight2, gradient2) = (total(each, summed=summed) for each in (one, other))
     if not (math.isfinite(value) and math.isfinite(value2)):
         return False  # the first step reports a loss that is not finite
@@ -329,7 +340,8 @@ def refusal(finding: Finding, batch: int) -> JobError:
                 f"parts do not add up: {what}: the loss depends on which samples are computed together",
                 hint=f"set unit={unit}: that many samples are always computed together on one device, as in plain torch"
                 f" with accumulated gradients (unit={batch} is the whole batch); or return (sum, weight) if loss is a"
-                " mean over something else than samples (tokens, boxes, pixels under a mask)",
+                " mean over something else than samples (tokens, boxes, pixels under a mask), a list of these if it has"
+                " several terms",
             )
         case Cause.STATE_DOES_NOT_ADD_UP:
             cause = f"a batch leaves other values in {finding.name} than its parts do on average (a queue of samples?)"

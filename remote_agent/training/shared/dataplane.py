@@ -58,12 +58,14 @@ class Usage:
         sometimes: with a gradient one time and without another.
         changed: changed by forward or backward themselves.
         buffers: names of the model's buffers and frozen parameters that were changed.
+        terms: of the loss, each with a weight of its own.
     """
 
     never: frozenset[str] = frozenset()
     sometimes: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
+    terms: int = 1
 
     def __or__(self, other: Usage) -> Usage:
         both = self.never & other.never
@@ -72,6 +74,7 @@ class Usage:
             sometimes=self.sometimes | other.sometimes | (self.never ^ other.never),
             changed=self.changed | other.changed,
             buffers=self.buffers | other.buffers,
+            terms=max(self.terms, other.terms),
         )
 
 
@@ -105,6 +108,8 @@ def obstacles(
         found.append("deterministic=true adds units up in their order")
     if usage.buffers:
         found.append(f"training changes {_some(usage.buffers)}, not trained")
+    if usage.terms > 1:
+        found.append(f"loss has {usage.terms} terms with weights of their own, and a step sums {usage.terms} gradients")
     if others:
         found.append(f"parameters are {' and '.join(sorted(others))}")
     if not optimizer.elementwise:

@@ -20,6 +20,9 @@ Figures = dict[str, tuple[float, float]]
 
 PERPLEXITY = "perplexity"
 
+TERM = "\x1f"
+"""After a figure's name, before a number: one of several terms that are added up once each is a mean of the whole."""
+
 _HINT = "return a dict of names to numbers: means over the batch's samples, or pairs (sum, weight)"
 
 
@@ -63,10 +66,13 @@ def whole(batches: Iterable[Figures]) -> dict[str, float | None]:
     for figures in batches:
         for name, pair in figures.items():
             by_name.setdefault(name, []).append(pair)
-    return {
-        name: _exponential(_mean(pairs)) if name.endswith(PERPLEXITY) else _mean(pairs)
-        for name, pairs in by_name.items()
-    }
+    result: dict[str, float | None] = {}
+    for name, pairs in by_name.items():
+        mean = _exponential(_mean(pairs)) if name.endswith(PERPLEXITY) else _mean(pairs)
+        figure = name.partition(TERM)[0]
+        before = result.get(figure, 0.0)
+        result[figure] = None if mean is None or before is None else before + mean
+    return result
 
 
 def _exponential(mean: float | None) -> float | None:

@@ -355,6 +355,7 @@ class ReductionTask:
         ordered: the step's slices, which are reduced one by one and added in their order, so that the sum has the same
             bits whichever worker computed them; 0: each worker adds its own up first.
         options: what the scheduler has set in the step.
+        terms: of the loss, each with gradients and a weight of its own.
     """
 
     step: int
@@ -363,6 +364,7 @@ class ReductionTask:
     group: GroupMembership | None
     ordered: int = 0
     options: Options = ()
+    terms: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

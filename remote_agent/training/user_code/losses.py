@@ -8,6 +8,10 @@ something else, and say what a part weighs by themselves:
   default loss, ``torch.nn.CrossEntropyLoss`` and Hugging Face's models do. These divide by the number of labels that
   are not ``ignore_index``, or by the sum of the labels' class weights; :func:`install` notes it.
 
+``loss`` may return a list of such terms, each with a weight of its own: ``[(sum, weight), cross_entropy(...)]``. The
+loss of a batch is then the sum over the terms of each one's mean: their weights are added up over all parts before
+the division.
+
 A loss that adds its samples up (``reduction="sum"``) is marked by ``summed``, which the measurement found out
 (:mod:`~remote_agent.training.worker.device.additivity`).
 """
@@ -54,6 +58,10 @@ WEIGHT_HINT = (
     " (cross_entropy(..., reduction='sum'), (labels != -100).sum())"
 )
 
+TERMS_HINT = (
+    "return the terms as a list: [cross_entropy(...), other]; each is a mean over samples, what cross_entropy gave"
+    " itself, or (sum, weight)"
+)
 
 _UNKNOWN = (
     "a cross entropy in the loss is a mean over some of the labels, or by class weights, and the loss is more than"
@@ -71,6 +79,7 @@ class PartLoss:
         weight: what the part weighs: the loss of a batch is the sum of its parts' sums by the sum of their weights.
         unknown: why that is not so, as far as can be seen; empty where it is.
         halved: the job's code rounds to half precision: by its own autocast, or the loss itself.
+        terms: of a list; ``value`` is then the loss of this part alone, as a mean over its samples. Empty: one term.
     """
 
     value: Tensor
@@ -78,6 +87,7 @@ class PartLoss:
     weight: float
     unknown: str = ""
     halved: bool = False
+    terms: tuple[PartLoss, ...] = ()
 
     def is_mean_over(self, samples: int) -> bool:
         """Whether it weighs as much as it has samples."""
@@ -235,7 +245,8 @@ def of_part(
         given = loss(model, batch)
     finally:
         _thread.calls = None
-    halved, part = _thread.halved, _part_of(given, calls, samples, summed_over)
+    halved, form = _thread.halved, _of_terms if isinstance(given, list) and given else _part_of
+    part = form(given, calls, samples, summed_over)
     if torch.is_grad_enabled() and not part.value.requires_grad:
         if part.weight and not constant:
             raise JobError(CONSTANT, hint=CONSTANT_HINT)
@@ -260,6 +271,24 @@ def _part_of(given: object, calls: Sequence[_Call], samples: int, summed_over: i
             return PartLoss(value, weight, weight) if weight else PartLoss(call.sum(), 1.0, 0.0)
     unknown = "" if all(call.is_plain() for call in calls) else _UNKNOWN
     return PartLoss(value, float(samples), float(samples), unknown)
+
+
+def _of_terms(given: Any, calls: Sequence[_Call], samples: int, summed_over: int) -> PartLoss:
+    """The loss of a list; a call whose result is a term says nothing of the other terms."""
+    terms = []
+    for each in given:
+        others = [call for call in calls if not any(_gave(call, other) for other in given if other is not each)]
+        terms.append(_part_of(each, others, samples, summed_over))
+    if len(terms) == 1:
+        return terms[0]
+    means = [each.value * (each.factor / each.weight) for each in terms if each.weight]
+    value = sum(means, start=0.0 * terms[0].value.detach())
+    unknown = next((each.unknown for each in terms if each.unknown), "")
+    return PartLoss(value, float(samples), float(samples), unknown, terms=tuple(terms))
+
+
+def _gave(call: _Call, value: object) -> bool:
+    return isinstance(value, Tensor) and call.gave(value)
 
 
 def _scalar(value: object) -> Tensor:

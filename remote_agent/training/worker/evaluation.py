@@ -16,9 +16,10 @@ from remote_agent.current_call import HERE
 from remote_agent.training import job
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, TrainingError
-from remote_agent.training.shared.figures import Figures, figures_of, merged
+from remote_agent.training.shared.figures import TERM, Figures, figures_of, merged
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses
+from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.scalars import Scalars
@@ -46,11 +47,15 @@ def _of_loss(loss: Callable[[nn.Module, Any], Any], summed: bool, model: nn.Modu
     """The loss as ``val_loss``, and the figures that it gives beside it."""
     beside = Scalars(loss)
     part = losses.of_part(beside.loss, model, batch, 0)
+    found = {f"val_loss{TERM}{number}": _figure(term, summed) for number, term in enumerate(part.terms)}
+    found = found or {"val_loss": _figure(part, summed)}
+    return found | {f"val_{name}": value for name, value in beside.newest().items()}
+
+
+def _figure(part: PartLoss, summed: bool) -> Any:
     if part.factor:  # it says itself what it is a mean over
-        val_loss: Any = part.value * part.factor, part.weight
-    else:
-        val_loss = (part.value, None) if summed else part.value
-    return {"val_loss": val_loss} | {f"val_{name}": value for name, value in beside.newest().items()}
+        return part.value * part.factor, part.weight
+    return (part.value, None) if summed else part.value
 
 
 def _of_cross_entropy(summed: bool, model: nn.Module, batch: Any) -> Mapping[str, Any]:

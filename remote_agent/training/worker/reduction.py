@@ -77,9 +77,12 @@ class _Sums:
 
 @dataclass
 class _Contribution:
-    """This worker's contribution to a step: its ``computed`` slices, all in the sums 0, or each in its own sums."""
+    """This worker's contribution to a step: its ``computed`` slices, all in the sums 0, or each in its own sums.
 
-    sums: dict[int, _Sums] = field(default_factory=dict)
+    ``sums`` are by these numbers and the term of the loss.
+    """
+
+    sums: dict[tuple[int, int], _Sums] = field(default_factory=dict)
     computed: dict[int, Computed] = field(default_factory=dict)
 
 
@@ -134,7 +137,7 @@ class Reduction:
         entered = time.monotonic()
         try:
             self.commit(task.committed)
-            self._options = task.options
+            self._options, self._compute.terms = task.options, task.terms
             if task.step != self._step:
                 self._begin(task.step)
             for part in task.slices:
@@ -146,7 +149,7 @@ class Reduction:
         self.contributed = task.step
         ready = time.monotonic()
         try:
-            self._reduce(task.group, max(1, task.ordered))
+            self._reduce(task.group, max(1, task.ordered), task.terms)
         except GroupBroken as error:
             # Gloo may still write into the buffers of an abandoned operation.
             self._leave()
@@ -246,15 +249,19 @@ class Reduction:
         began, samples = time.perf_counter(), len(part.indices)
         result = self._compute(self._step, part)
         compute_s = time.perf_counter() - began
-        mine = self._contribution.sums.setdefault(number, self._nothing())
+        for term, each in enumerate(result.terms or (result,)):
+            sums = self._contribution.sums.setdefault((number, term), self._nothing())
+            sums.facts[1] += each.loss * each.weight
+            sums.facts[2] += each.weight
+            own = self._compute.gradients[term] if result.terms else [known.grad for known in self._parameters]
+            for position, gradient in enumerate(own):
+                if gradient is not None:
+                    sums.gradients[position] = _added(sums.gradients[position], gradient)
+                    sums.facts[_FACTS + position] = 1
+        for parameter in self._parameters:
+            parameter.grad = None
+        mine = self._contribution.sums[number, 0]
         mine.facts[0] += samples
-        mine.facts[1] += result.loss * result.weight
-        mine.facts[2] += result.weight
-        for position, parameter in enumerate(self._parameters):
-            if parameter.grad is not None:
-                mine.gradients[position] = _added(mine.gradients[position], parameter.grad)
-                mine.facts[_FACTS + position] = 1
-                parameter.grad = None
         floats, wholes = self._split(self._buffers)
         if floats:
             mine.facts[_FACTS + len(self._parameters) :] += samples * torch.cat(floats).double()
@@ -292,33 +299,55 @@ class Reduction:
     def _gradients(self) -> list[tuple[flat.Group, Tensor]]:
         return list(zip(self._weights.groups, self._flats, strict=True))
 
-    def _reduce(self, membership: GroupMembership | None, numbers: int) -> None:
+    def _reduce(self, membership: GroupMembership | None, numbers: int, terms: int) -> None:
         """Leave the sums over all members in the flat gradients, the facts and the counters.
+
+        The sums of several terms are divided by their weights, one by one, and added up; then their weight is 1.
 
         Args:
             membership: membership in the group; None: this worker is alone.
             numbers: number of sums that are reduced one by one and added in order.
+            terms: of the loss.
 
         Raises:
             GroupBroken: the sums are lost; the contribution is unchanged.
         """
         group = self._join(membership)
+        self._facts, self._counters = self._nothing().facts, self._nothing().counters
+        total = [torch.zeros_like(buffer) for buffer in self._flats] if terms > 1 else []
+        loss = counts = 0.0
+        for term in range(terms):
+            facts = self._sum_up(group, term, numbers)
+            if weight := float(facts[2]):
+                loss, counts = loss + float(facts[1]) / weight, 1.0
+                for whole, buffer in zip(total, self._flats, strict=False):
+                    whole.add_(buffer, alpha=1 / weight)
+        if terms > 1:
+            self._facts[1], self._facts[2] = loss, counts
+            for buffer, whole in zip(self._flats, total, strict=True):
+                buffer.copy_(whole)
+        if group is not None and self._step % ALIGN_EVERY == 0:
+            self._align(group)
+
+    def _sum_up(self, group: ProcessGroup | None, term: int, numbers: int) -> Tensor:
+        """Leave the sum of a term's gradients in the flat gradients; returns its facts, which are added to all."""
+        mine = self._nothing().facts
         total = [torch.zeros_like(buffer) for buffer in self._flats] if numbers > 1 else []
         for number in range(numbers):
-            sums = self._contribution.sums.get(number) or self._nothing()
+            sums = self._contribution.sums.get((number, term)) or self._nothing()
             self._pack(sums)
             facts, counters = sums.facts.clone(), sums.counters.clone()
-            facts[_SUMS:_FACTS] = self._same.numbers if not number else 0
+            facts[_SUMS:_FACTS] = 0 if number or term else self._same.numbers
             if group is not None:
                 self._over(group, facts, counters)
-            self._facts = self._facts + facts if number else facts
-            self._counters = torch.maximum(self._counters, counters) if number else counters
+            mine += facts
+            self._counters = torch.maximum(self._counters, counters)
             for whole, buffer in zip(total, self._flats, strict=False):
                 whole += buffer
         for buffer, whole in zip(self._flats, total, strict=False):
             buffer.copy_(whole)
-        if group is not None and self._step % ALIGN_EVERY == 0:
-            self._align(group)
+        self._facts = self._facts + mine
+        return mine
 
     def _over(self, group: ProcessGroup, facts: Tensor, counters: Tensor) -> None:
         """Replace the flat gradients and these values by their sums over the members, and counters by the maximum."""

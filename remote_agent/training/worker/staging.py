@@ -130,7 +130,13 @@ class BlockProfiler:
             )
 
         def value() -> Tensor:
-            return losses.of_part(loss, self._model, few, len(indices)).value
+            part = losses.of_part(loss, self._model, few, len(indices))
+            if part.terms:
+                raise CannotCut(
+                    f"loss gives {len(part.terms)} terms with weights of their own, and a pipeline sums one gradient",
+                    hint="return one (sum, weight), or train with strategy=sync",
+                )
+            return part.value
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
         self._compute.scalars.again()

@@ -30,6 +30,7 @@ def test_an_ordinary_model_is_streamed_in_the_order_of_the_optimizers_groups() -
     [
         (Usage(buffers=names("running_mean")), "changes running_mean"),
         (Usage(sometimes=names("a")), "a had a gradient in some slices only"),
+        (Usage() | Usage(terms=3), "loss has 3 terms with weights of their own, and a step sums 3 gradients"),
         (Usage(never=names("a", "b", "c")), "no parameter"),
     ],
 )

@@ -72,6 +72,36 @@ def test_the_parts_of_a_batch_give_the_loss_of_the_whole(loss: Callable[..., Any
     assert total / sum(part.weight for part in parts) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
+def several(model: nn.Module, batch: Any) -> list[Any]:
+    """Two cross entropies, a masked mean and a mean: each with a weight of its own."""
+    scores, counts = model(batch[0]), batch[0][:, 0] > 0
+    terms = [weighing(model, batch), ignoring(model, batch), (2 * scores.square().sum(1)[counts].sum(), counts.sum())]
+    return [*terms, scores.abs().mean()]
+
+
+@pytest.mark.parametrize("end", [1, 4, 7])
+def test_each_term_of_a_list_has_a_weight_of_its_own(end: int) -> None:
+    means = [each[0] / each[1] if isinstance(each, tuple) else each for each in several(MODEL, (X, Y))]
+    parts = [losses.of_part(several, MODEL, (X[a:b], Y[a:b]), b - a) for a, b in ((0, end), (end, 10))]
+    assert not any(part.unknown for part in parts)
+    for expected, terms in zip(means, zip(*(part.terms for part in parts), strict=True), strict=True):
+        total = sum(float(term.value.detach()) * term.factor for term in terms)
+        assert total / sum(term.weight for term in terms) == pytest.approx(float(expected.detach()), rel=1e-5)
+    whole = losses.of_part(several, MODEL, (X, Y), 10)
+    assert float(whole.value.detach()) == pytest.approx(float(sum(means).detach()), rel=1e-5)
+    assert (whole.factor, whole.weight) == (10, 10)
+
+
+def test_a_list_of_one_is_what_is_in_it_and_a_scaled_cross_entropy_is_told_the_list() -> None:
+    alone = losses.of_part(lambda model, batch: [own_weight(model, batch)], MODEL, (X, Y), 10)
+    assert (alone.factor, alone.weight, alone.terms) == (1.0, 6.0, ())
+    for unseen in (
+        lambda model, batch: 0.5 * ignoring(model, batch) + model(batch[0]).mean(),
+        lambda model, batch: [0.5 * ignoring(model, batch), own_weight(model, batch)],
+    ):
+        assert losses.of_part(unseen, MODEL, (X, Y), 10).unknown, "what the scaled mean is divided by is not seen"
+
+
 def test_a_part_of_which_no_label_counts_weighs_nothing_and_has_gradients_of_zero() -> None:
     part = losses.of_part(ignoring, MODEL, (X[3:6], Y[3:6]), 3)
     assert part.weight == 0
@@ -116,6 +146,9 @@ def test_a_sum_is_told_by_how_many_samples_it_is_over() -> None:
     [
         (lambda model, batch: 1.5, "a float"),
         (lambda model, batch: None, "a NoneType"),
+        (lambda model, batch: [], "a list"),
+        (lambda model, batch: [model(batch[0]).mean(), [model(batch[0]).mean()]], "a list"),
+        (lambda model, batch: [model(batch[0]).mean(), (model(batch[0]).sum(), -1)], "weight -1"),
         (lambda model, batch: model(batch[0]), r"shape \(10, 3\)"),
         (lambda model, batch: model(batch[0]).sum().detach(), "does not depend on a trained parameter"),
         (lambda model, batch: (model(batch[0]).sum(), "many"), "weight 'many'"),

@@ -80,6 +80,23 @@ def test_the_loss_of_the_job_is_measured_where_it_has_no_metrics() -> None:
     assert found == {"val_loss": pytest.approx(float(functional.mse_loss(model(x), y).detach()), rel=1e-6)}
 
 
+def test_each_term_of_a_loss_is_a_mean_of_the_whole_set() -> None:
+    class Terms:
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            scores, counts = model(batch[0]), batch[0][:, 0] > 0.5
+            masked = scores.square().sum(1)[counts].sum(), counts.sum()
+            return [functional.cross_entropy(scores, batch[1]), masked, scores.mean()], {"rare": counts.float().mean()}
+
+    model, x, y = nn.Linear(4, 3), torch.randn(53, 4), torch.randint(0, 3, (53,))
+    y[::3] = -100
+    scores, counts = model(x).detach(), x[:, 0] > 0.5
+    loss = functional.cross_entropy(scores, y) + scores.square().sum(1)[counts].mean() + scores.mean()
+    assert measured(model, (x, y), Terms(), batch=8) == {
+        "val_loss": pytest.approx(float(loss), rel=1e-5),
+        "val_rare": pytest.approx(float(counts.float().mean())),
+    }
+
+
 def test_a_loader_is_taken_with_its_sampler_and_its_batches() -> None:
     x = torch.arange(40.0)
     loader = DataLoader(TensorDataset(x), batch_size=7, sampler=SubsetRandomSampler([*range(10, 33)]))

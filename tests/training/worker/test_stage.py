@@ -389,6 +389,20 @@ def test_a_loss_over_a_whole_batch_is_refused_and_a_sum_is_added_up() -> None:
     assert_close(found, textbook.train(job, config, 3))
 
 
+def test_a_loss_of_several_terms_is_refused() -> None:
+    class Terms(Job):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            value = super().loss(model, batch)
+            return [value, (0.5 * value, 3)]
+
+    with (
+        pytest.raises(CannotCut, match="2 terms with weights of their own") as error,
+        LocalPipeline(Terms(), _config(), (0, 3, 6)),
+    ):
+        pass
+    assert "(sum, weight)" in error.value.hint
+
+
 def _generated(model: Any) -> Iterator[nn.Module]:
     yield model.blocks[0]
     raise ValueError("no more")

@@ -160,8 +160,9 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     found = dataplane.obstacles(
         config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage, bool(config.clip_norm)
     )
-    least = least_slice(profile.measured.usage.buffers)
-    made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
+    least, terms = least_slice(profile.measured.usage.buffers), profile.measured.usage.terms
+    fleet = dataclasses.replace(profile.fleet, numel=terms * profile.fleet.numel)  # that is summed in a step
+    made = surveying.survey_of(fleet, profile.measured, config, streamable=not found, least=least)
     if not spec_of(config.strategy).split:  # where a model is cut, its notes say why
         made = dataclasses.replace(made, notes=(*made.notes, *_about_job(config, profile)))
     return surveying.with_known(made, profile.before) if profile.before is not None else made

@@ -287,6 +287,7 @@ class AllReduce(Strategy):
                 group=place,
                 ordered=len(current.shares) if self._session.config.deterministic else 0,
                 options=current.options,
+                terms=self._session.terms,
             )
             predicted = sum(member.track.current.seconds(len(part.indices)) for part in parts)
             current.submitted[member] = time.monotonic()

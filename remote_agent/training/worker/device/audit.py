@@ -37,6 +37,7 @@ from remote_agent.training.shared.audit import (
     state_differs,
 )
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.row_noise import RowNoise
@@ -146,19 +147,32 @@ class Auditor:
                     part = computer.part(batch, end - begin)
                 if not had_gradients:
                     refuse_own_backward(self._model)
-                found: Sequence[Tensor | None] = [None] * len(parameters)
-                if self._gradients and part.value.requires_grad:
-                    found = torch.autograd.grad(part.value * scale, parameters, allow_unused=True)
+                sketches = [
+                    self._sketch_of(each, end - begin, scale, parameters, again=each is not part)
+                    for each in (*part.terms, part)
+                ]
             state = self._state()
+        return dataclasses.replace(
+            sketches[-1],
+            state=state,
+            batch=_batch_numbers(batch),
+            coarse=max(self.coarse, HALVED * part.halved),
+            terms=tuple(sketches[:-1]),
+        )
+
+    def _sketch_of(
+        self, part: PartLoss, samples: int, scale: float, parameters: Sequence[Tensor], *, again: bool
+    ) -> Sketch:
+        """Return a sketch without state; ``again``: another one of the same graph follows."""
+        found: Sequence[Tensor | None] = [None] * len(parameters)
+        if self._gradients and part.value.requires_grad:
+            found = torch.autograd.grad(part.value * scale, parameters, allow_unused=True, retain_graph=again)
         return Sketch(
-            samples=end - begin,
+            samples=samples,
             value=float(part.value.detach()),
             factor=part.factor,
             weight=part.weight,
             gradient=project(parameters, found) / scale,
-            state=state,
-            batch=_batch_numbers(batch),
-            coarse=max(self.coarse, HALVED * part.halved),
         )
 
     @property

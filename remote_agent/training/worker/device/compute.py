@@ -11,6 +11,7 @@ units it is seeded by (run, step, unit): the same however the batch is cut.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,11 +119,11 @@ class LossScale:
         for parameter in parameters:
             parameter.register_hook(self._unscale)  # type: ignore[no-untyped-call]
 
-    def backward(self, loss: Tensor, factor: float) -> None:
+    def backward(self, loss: Tensor, factor: float, *, again: bool = False) -> None:
         """Backward of ``factor`` times the ``loss``. The factor stays out of float16, where it could overflow."""
         self._factor = factor / self.value
         try:
-            (loss * self.value).backward()  # type: ignore[no-untyped-call]
+            (loss * self.value).backward(retain_graph=again)  # type: ignore[no-untyped-call]
         finally:
             self._factor = None
 
@@ -158,10 +159,12 @@ class SliceLoss:
     Attributes:
         loss: mean over its samples, as the loss weighs them; 0 where they weigh nothing.
         weight: what they weigh in the step's mean; the gradient is to be divided by the sum of all slices' weights.
+        terms: the same of each term, where these are kept apart.
     """
 
     loss: float
     weight: float
+    terms: tuple[SliceLoss, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,9 @@ class SliceComputer:
         changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
             they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
         summed: the loss adds its samples up.
+        terms: of the loss, whose gradient sums are kept apart in ``gradients``; 1: there is one, with the parameters.
+        gradients: of the terms, for each parameter; None: it had no gradient.
+        seen: terms that the loss gave.
         unit: samples that are always computed together, see :mod:`~remote_agent.planning.units`; 0: any.
         still: state of the model that training leaves alone; None: it is not checked.
         on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
@@ -220,6 +226,8 @@ class SliceComputer:
         self.simulated: SimulatedDevice | None = None
         self.changing: Sequence[str] = ()
         self.summed = False
+        self.terms = self.seen = 1
+        self.gradients: list[list[Tensor | None]] = []
         self.unit = 0
         self.still: Still | None = None
         self.on_last: Callable[[SliceLoss], None] | None = None
@@ -326,6 +334,8 @@ class SliceComputer:
         parts = self._parts(step, own)
         batch = own.total
         mean = _Mean(state, before) if state and len(parts) > 1 else None
+        self.gradients = [[None] * len(self._parameters) for _ in range(self.terms)]
+        apart: list[list[PartLoss]] = []
         total: Tensor | None = None
         weight, scale = 0.0, 1.0
         for part in parts:
@@ -347,19 +357,49 @@ class SliceComputer:
             summed = loss.value.detach() * loss.factor
             total = summed if total is None else total + summed
             weight += loss.weight
-            if self._scale is not None:
-                self._scale.backward(loss.value, loss.factor * scale)
+            self.seen = max(self.seen, len(loss.terms))
+            if self.terms > 1:
+                apart.append(self._backward_apart(loss, 1 / batch))
             else:
-                if part is parts[-1] and self.on_last is not None:
+                if part is parts[-1] and self.on_last is not None and self._scale is None:
                     self.on_last(_slice_loss(total, weight, scale))
-                (loss.value * (loss.factor * scale)).backward()  # type: ignore[no-untyped-call]
+                self._backward(loss.value, loss.factor * scale)
             self._anchored.settle()
             if mean is not None:
                 mean.add(len(part.indices))
         if mean is not None:
             mean.put()
         assert total is not None, "a slice has samples"
-        return _slice_loss(total, weight, scale)
+        terms = [
+            _slice_loss(sum(each.value * each.factor for each in of), sum(each.weight for each in of), 1 / batch)
+            for of in zip(*apart, strict=True)
+        ]
+        return dataclasses.replace(_slice_loss(total, weight, scale), terms=tuple(terms))
+
+    def _backward(self, value: Tensor, factor: float, *, again: bool = False) -> None:
+        if self._scale is not None:
+            self._scale.backward(value, factor, again=again)
+        else:
+            (value * factor).backward(retain_graph=again)  # type: ignore[no-untyped-call]
+
+    def _backward_apart(self, loss: PartLoss, scale: float) -> list[PartLoss]:
+        """Compute the gradient of each term, and add it to those of the same term; returns the terms' values."""
+        if len(loss.terms) != self.terms:
+            raise JobError(
+                f"loss gave {max(1, len(loss.terms))} terms, and {self.terms} before",
+                hint="return as many each time: (0.0, 0) for one that does not occur",
+            )
+        for number, term in enumerate(loss.terms):
+            if not term.value.requires_grad:
+                continue
+            for parameter, gradient in zip(self._parameters, self.gradients[number], strict=True):
+                parameter.grad = gradient
+            again = any(each.value.requires_grad for each in loss.terms[number + 1 :])
+            self._backward(term.value, term.factor * scale, again=again)
+            self.gradients[number] = [parameter.grad for parameter in self._parameters]
+            for parameter in self._parameters:
+                parameter.grad = None
+        return [dataclasses.replace(each, value=each.value.detach()) for each in loss.terms]
 
     def _parts(self, step: int, own: Slice) -> list[_Part]:
         """What is computed at a time.
@@ -443,7 +483,7 @@ class SliceComputer:
                 raise JobError(lost, hint=losses.WEIGHT_HINT)
             self.has_rows = count in rows if self.has_rows is None and count > 1 else self.has_rows
         if loss.unknown and not self.unit:
-            raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
+            raise JobError(loss.unknown, hint=losses.TERMS_HINT)
 
     def _at_a_time(self, samples: int) -> int:
         return min(samples, self.most or samples)
@@ -493,7 +533,7 @@ class _Mean:
             tensor.copy_(mean.to(tensor.dtype))
 
 
-def _slice_loss(total: Tensor, weight: float, scale: float) -> SliceLoss:
+def _slice_loss(total: Tensor | float, weight: float, scale: float) -> SliceLoss:
     loss = float(total)
     return SliceLoss(loss=loss / weight if weight else loss, weight=weight * scale)
 

@@ -98,6 +98,7 @@ class Profiler:
             sometimes=frozenset.union(*self._unused) - frozenset.intersection(*self._unused),
             changed=_changed(self._weights, before),
             buffers=frozenset(name for name, tensor in state.items() if not same_numbers(tensor, kept[name])),
+            terms=self._computer.seen,
         )
         # What was measured is not training: nothing of it must be in the model.
         with torch.no_grad():

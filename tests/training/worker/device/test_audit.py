@@ -112,6 +112,15 @@ def tokens(model: nn.Module, batch: Any, *, weighted: bool) -> Any:
     return (each.sum(), mask.sum()) if weighted else each.mean()
 
 
+def two_masks(model: nn.Module, batch: Any, *, apart: bool) -> Any:
+    """Means over two kinds of labels, as two terms or as their sum."""
+    scores, terms = model(batch[0]), []
+    for kind in (True, False):
+        labels = batch[1].masked_fill((batch[1] == 0) == kind, losses.IGNORED)
+        terms.append((functional.cross_entropy(scores, labels, reduction="sum"), (labels >= 0).sum()))
+    return terms if apart else sum(total / weight.clamp(min=1) for total, weight in terms)
+
+
 def diffusion(model: nn.Module, batch: Any) -> Tensor:
     x = batch[0]
     part, noise = torch.randint(0, 100, (len(x),))[:, None] / 100, torch.randn_like(x)
@@ -279,6 +288,7 @@ ORDINARY: dict[str, tuple[nn.Module, Loss, Any]] = {
     "autocast-transformer": (transformer(), own_autocast, SERIES),
     "bfloat16": (net().bfloat16(), in_bfloat16, ROWS),
     "tokens": (net(), lambda model, batch: tokens(model, batch, weighted=True), SERIES),
+    "terms": (net(nn.Dropout(0.3)), lambda model, batch: two_masks(model, batch, apart=True), ROWS),
 }
 
 
@@ -295,6 +305,13 @@ INDIVISIBLE: dict[str, tuple[nn.Module, Loss, Any, Cause]] = {
     "flip": (net(), mixed(lambda count: torch.arange(count).flip(0)), ROWS, Cause.PARTS_DO_NOT_ADD_UP),
     "padding": (net(), lambda model, batch: tokens(model, batch, weighted=False), SERIES, Cause.PARTS_DO_NOT_ADD_UP),
     "mask": (net(SharedMask()), plain, ROWS, Cause.PARTS_DO_NOT_ADD_UP),
+    "terms": (net(), lambda model, batch: two_masks(model, batch, apart=False), ROWS, Cause.PARTS_DO_NOT_ADD_UP),
+    "a shared mask in terms": (
+        net(SharedMask()),
+        lambda model, batch: two_masks(model, batch, apart=True),
+        ROWS,
+        Cause.PARTS_DO_NOT_ADD_UP,
+    ),
     "backward": (net(Normed()), plain, ROWS, Cause.PARTS_DO_NOT_ADD_UP),
     "queue": (Queue(), plain, ROWS, Cause.STATE_DOES_NOT_ADD_UP),
     "max_norm": (embedding(max_norm=1.0), plain, WORDS, Cause.WEIGHTS_CHANGE),
