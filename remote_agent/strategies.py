@@ -35,11 +35,6 @@ class StrategySpec:
     split: bool = False
     otherwise: str = ""
 
-    @property
-    def steps_on_workers(self) -> bool:
-        """Whether the job's optimizer is with the workers."""
-        return self.rounds or not self.servers
-
     def strategy(self) -> Any:
         """The class for the coordinator."""
         return _imported(self.coordinator)

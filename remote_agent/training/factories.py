@@ -40,7 +40,7 @@ class WithLoss(ModelFactory, Protocol):
     """A job with its own loss; default: cross entropy of ``(x, y)``."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | tuple[Any, Any] | list[Any]:
-        """Return the mean over the batch's samples, ``(sum, weight)`` or a list of these; or ``(loss, {"name": figure})``."""
+        """Return a mean over the samples, ``(sum, weight)``, or a list of these; or ``(loss, {"name": figure})``."""
 
 
 class WithMetrics(ModelFactory, Protocol):

@@ -12,8 +12,7 @@ something else, and say what a part weighs by themselves:
 loss of a batch is then the sum over the terms of each one's mean: their weights are added up over all parts before
 the division.
 
-A loss that adds its samples up (``reduction="sum"``) is marked by ``summed``, which the measurement found out
-(:mod:`~remote_agent.training.worker.device.additivity`).
+A loss that adds its samples up (``reduction="sum"``) is marked by ``summed``, which the audit found out.
 """
 
 from __future__ import annotations
