@@ -158,7 +158,7 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint, choice: prot
     from remote_agent.training import job
 
     weights = found.weights()  # at once: a run that trains removes it after a while
-    model = job.create_model(loaded.factory, config.seed, config)
+    model = job.create_model(loaded.factory, config.seed, config, trains=False)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -191,11 +191,12 @@ def check(job: Job, config: TrainingConfig) -> None:
         guard("check", own, config)
 
 
-def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) -> nn.Module:
+def create_model(factory: Any, seed: int, config: TrainingConfig | None = None, *, trains: bool = True) -> nn.Module:
     """Make a model with the job's factory, on the CPU, after seeding torch's, numpy's and Python's random numbers.
 
     Args:
         config: settings of adapters and four-bit weights; None: leave the model as the factory makes it.
+        trains: parameters that the job's optimizer does not have become state.
 
     Raises:
         CannotAdapt: the model has no layers for the adapters.
@@ -222,7 +223,7 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
             into_files(model)
     if place is not None:
         kept.keep(model, *place)
-    if config is not None:
+    if config is not None and trains:
         _freeze_others(factory, model, config)
     return model
 

@@ -89,7 +89,7 @@ class TrainingResult:
         names = ("quantize", "lora_rank", "lora_alpha", "lora_targets")
         config = TrainingConfig(**{name: found.config[name] for name in names if name in found.config})
         with torch.random.fork_rng(devices=[]):
-            model = job.create_model(self.factory, found.seed, config)
+            model = job.create_model(self.factory, found.seed, config, trains=False)
         model.load_state_dict(state, strict=False)  # values that are not tensors stay as the factory made them
         return model.eval()
 

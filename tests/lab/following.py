@@ -165,9 +165,9 @@ class Following:
         while sum(isinstance(one, protocol.CheckpointSaved) for one in self.events[: self._next]) < count:
             self.until(protocol.CheckpointSaved)
 
-    def until_copied(self) -> None:
-        """Until another host than the head has a checkpoint, too."""
-        self.until(protocol.CheckpointSaved, having=lambda one: len(one.hosts) > 1)
+    def until_copied(self) -> int:
+        """Wait until another host than the head has a checkpoint, too; returns its step."""
+        return self.until(protocol.CheckpointSaved, having=lambda one: len(one.hosts) > 1).step
 
     def until_step_after_resume(self) -> float:
         """Seconds until the first step that was made after the run went on."""

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -31,12 +32,8 @@ from remote_agent.training.data.columns import collated
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
-from remote_agent.training.user_code.ownership import is_of_users
 
 T = TypeVar("T")
-
-DEPTH = 5
-"""How deep data sets in data sets are entered."""
 
 _READ_ONLY = "read-only"
 """What numpy says of an array that can't be written to."""
@@ -53,22 +50,14 @@ def with_own_arrays(function: Callable[[], T], data: object) -> T:
 
 
 def _made_own(data: object) -> bool:
-    """Give the data set copies of its read-only arrays; false: it has none."""
-    found = list(_shared(data, DEPTH))
-    for space, name, array in found:
-        space[name] = array.copy()
-    return bool(found)
-
-
-def _shared(value: Any, depth: int) -> Iterator[tuple[Any, Any, np.ndarray[Any, Any]]]:
-    """Where read-only arrays lie: the list or mapping, the place in it, the array."""
-    space: Any = value if isinstance(value, list | dict) else getattr(value, "__dict__", {})
-    is_entered = isinstance(value, list | dict | Dataset) or is_of_users(type(value).__module__)
-    for name, each in list(enumerate(space) if isinstance(space, list) else space.items()) if is_entered else ():
-        if type(each) is np.ndarray and not each.flags.writeable:
-            yield space, name, each
-        elif depth:
-            yield from _shared(each, depth - 1)
+    """Give the data set a copy of all that it holds; returns False where that can't be done."""
+    if isinstance(data, list):
+        data[:] = copy.deepcopy(data)
+    elif hasattr(data, "__dict__"):
+        vars(data).update(copy.deepcopy(vars(data)))
+    else:
+        return False
+    return True
 
 
 HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"

@@ -26,8 +26,6 @@ LOADING = "the data loader"
 Part = tuple[Indices, int]
 """Samples that are computed together, and the position of the first one in the run's order."""
 
-_IDLE: Part | None = None
-
 
 class Reader:
     """Reads batches of one run's data.
@@ -40,18 +38,17 @@ class Reader:
     def __init__(self, data: Any, seed: int) -> None:
         self._data, self._seed = data, seed
         self._options = getattr(data, "options", LoaderOptions())
-        self._planned: deque[Part] = deque()
-        self._begun: deque[Part | None] = deque()
+        self._coming = _Coming()
         self._batches: Iterator[Any] | None = None
 
     def plan(self, parts: Sequence[Part]) -> None:
         """Name the parts that will probably be read next, in this order."""
         if not self._options.num_workers:
             return
-        known = {_key(part) for part in self._begun if part is not None}
-        self._planned = deque(part for part in parts if _key(part) not in known)
-        if self._batches is None and self._planned:
-            self._batches = iter(_loader(self._data, self._seed, self._options, _Coming(self)))
+        known = {_key(part) for part in self._coming.begun if part is not None}
+        self._coming.planned = deque(part for part in parts if _key(part) not in known)
+        if self._batches is None and self._coming.planned:
+            self._batches = iter(_loader(self._data, self._seed, self._options, self._coming))
 
     def read(self, part: Part) -> Any:
         """Return the batch of a part, on the CPU.
@@ -59,9 +56,10 @@ class Reader:
         Raises:
             JobError: the user's code raised.
         """
-        wanted = any(each is not None and _key(each) == _key(part) for each in self._begun)
-        while self._begun and (wanted or self._is_void(self._begun[0], part)):
-            batch, begun = self._next(), self._begun.popleft()
+        coming = self._coming.begun
+        wanted = any(each is not None and _key(each) == _key(part) for each in coming)
+        while coming and (wanted or self._is_void(coming[0], part)):
+            batch, begun = self._next(), coming.popleft()
             if begun is not None and _key(begun) == _key(part):
                 if batch is None:
                     break
@@ -70,7 +68,7 @@ class Reader:
 
     def _is_void(self, begun: Part | None, part: Part) -> bool:
         """Whether what a process reads was cut otherwise than it came, or is nothing while something is planned."""
-        return bool(self._planned) if begun is None else begun[1] < part[1]
+        return bool(self._coming.planned) if begun is None else begun[1] < part[1]
 
     def _next(self) -> Any:
         assert self._batches is not None, "a part was begun"
@@ -82,22 +80,22 @@ class Reader:
         finally:
             HERE.leave()
 
-    def begin(self) -> Part | None:
-        """Take the next planned part for a process of the loader; None: there is none."""
-        part = self._planned.popleft() if self._planned else _IDLE
-        self._begun.append(part)
-        return part
-
 
 class _Coming(Sampler[Any]):
-    """What the loader's processes are to read next, without an end."""
+    """What the loader's processes are to read next, without an end: what is planned, else nothing.
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    The reader has the loader, and this has no reference to the reader: the processes end with the last use of it.
+    """
+
+    def __init__(self) -> None:
+        self.planned: deque[Part] = deque()
+        self.begun: deque[Part | None] = deque()
 
     def __iter__(self) -> Iterator[Part | None]:
         while True:
-            yield self._reader.begin()
+            part = self.planned.popleft() if self.planned else None
+            self.begun.append(part)
+            yield part
 
 
 class _Batches(Dataset[Any]):

@@ -21,8 +21,7 @@ SEED = 2
 PROCESS_S, SILENCE_S = 1.0, 3.0
 """How much longer than usual a step may take when a process is killed, and when a host falls silent."""
 
-AT_S, LONG_S = 5.7, 8.0
-"""Of a fault: in the middle of a step; and how long a silence lasts."""
+AT_S, LONG_S = 6.0, 8.0
 
 
 def longest(outcome: Outcome) -> float:
