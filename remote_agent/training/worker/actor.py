@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import uuid
@@ -156,7 +157,8 @@ class Worker(LinkEnd):
     def audit(self, task: AuditTask) -> Audit | Sketch | Failed | None:
         """Compute the task's samples for an audit; returns None where there is no room for so many together."""
         split = spec_of(self._config.strategy).split  # then the model is on the CPU, and may fill its memory
-        computer = self._compute_slice.on(torch.device("cpu")) if split else self._compute_slice
+        computer = self._compute_slice.on(torch.device("cpu")) if split else copy.copy(self._compute_slice)
+        computer.unit = self._config.unit  # an audit comes before `prepare`, too
         auditor = Auditor(self._model, computer, gradients=not split or has_room_for_gradients(self._model))
         indices = self._measured_with if task.indices is None else task.indices
         losses.at_step(task.step)
