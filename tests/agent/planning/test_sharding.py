@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from remote_agent.planning import sharding
 from remote_agent.planning.sharding import COPIES, Site, Traffic, chunk_numbers, decide, exchange_seconds
-from remote_agent.training.coordinator.plan.placement import check_shards
-from remote_agent.training.errors import PlacementError
 from remote_agent.training.wire.layout import plan_layout
 
 PARAMETERS = 16_900_000
@@ -140,14 +138,6 @@ def test_every_shard_of_a_small_buffer_has_chunks(numel: int, shards: int) -> No
     if 100 * shards < numel < 10**6:
         layout = plan_layout([numel], [1.0] * shards, size)
         assert min(len(chunks) for chunks in layout.by_shard) >= 3
-
-
-def test_more_shards_than_hosts_are_refused_with_what_is_there() -> None:
-    check_shards(2, ("b", "a", "b"))
-    with pytest.raises(PlacementError) as caught:
-        check_shards(3, ("b", "a", "b"))
-    assert caught.value.cause == "shards=3, but the run has 2 hosts: b, a"
-    assert caught.value.hint == "set shards to 2 or less, or to 0 to let the links decide"
 
 
 @pytest.mark.parametrize(
