@@ -204,6 +204,58 @@ class RunSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobQuestion:
+    """What the head is to describe; first line on stdin of ``python -m remote_agent.describe``, before the archive.
+
+    Attributes:
+        job: as in :class:`RunSpec`; ``file.py:`` is its only job.
+        settings: of ``--set``.
+        trials: what trials of a sweep have beside these.
+    """
+
+    job: str
+    settings: dict[str, str]
+    trials: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSetting:
+    """One of a job's own settings: ``kind`` says what it has to be, ``default`` is as ``--set`` takes it."""
+
+    name: str
+    kind: str
+    default: str
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    """What a host found when it imported a job.
+
+    Attributes:
+        job: its name in the file.
+        settings: those of the question, by their whole names.
+        own: the job's own settings.
+        config: values that its own ``TrainingConfig`` gives, as ``--set`` takes them.
+        mistakes: what is wrong with the settings.
+        failure: why the job can't be trained; empty: nothing is known against it.
+        hint: what to do about that.
+        detail: lines of the user's code.
+        key: of what was described, for whoever keeps this.
+    """
+
+    job: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    own: tuple[JobSetting, ...] = ()
+    config: dict[str, str] = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
+    failure: str = ""
+    hint: str = ""
+    detail: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunCommand:
     """A line of :data:`CONTROL_FILE`, which the coordinator follows: ``drain`` has a host, ``add`` has devices."""
 

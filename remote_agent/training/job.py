@@ -42,7 +42,7 @@ from remote_agent.kinds import nearest
 from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
-from remote_agent.settings import OF_ORDERS, names
+from remote_agent.settings import OF_ORDERS, names, with_whole_names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_options
@@ -170,7 +170,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     given = {**left, **given}
     own = getattr(job.factory, "settings", None)
     if own is None:
-        return TrainingConfig.from_settings(given, job.config)
+        return TrainingConfig.from_settings(with_whole_names(given), job.config)
     if not dataclasses.is_dataclass(own) or isinstance(own, type):
         cause = f"the job {job.name!r}: its settings are a {type(own).__name__}"
         raise JobError(cause, hint="make it an object of a frozen dataclass: settings = Mine()")
@@ -178,6 +178,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     if both := sorted(hints.keys() & set(names())):
         hint = "call it otherwise; config.NAME has the engine's"
         raise JobError(f"the job {job.name!r}: its setting {both[0]!r} is called as one of the engine's", hint=hint)
+    given = with_whole_names(given, hints)
     config = TrainingConfig.from_settings(given, job.config, hints)
     job.factory.settings = guard("filling the job's settings", job_settings.filled, own, given)
     return config
