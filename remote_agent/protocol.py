@@ -87,9 +87,8 @@ MEASURING = "measuring: "
 SCRIPT = "script"
 """Name of a script's process among those of a run; its output is in ``script.log`` of the run's folder."""
 
-JOB_ARCHIVE, JOB_CODE, JOB_LEFT = "job.zip", "code", "left.json"
-"""In a run's folder: the user's files. In it, the folder of the files as they lay around the job; and a list of those
-that lay there too and were not sent, for the words of an error."""
+JOB_ARCHIVE, JOB_CODE = "job.zip", "code"
+"""In a run's folder: the user's files. In it, the folder of the files as they lay around the job."""
 
 
 def run_process_name(run: str) -> str:

@@ -9,26 +9,21 @@ what lies beside it, and imports from the root of a repository work. Data may be
 from __future__ import annotations
 
 import io
-import json
 import os
 import zipfile
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
 from hetero_tui.text import meant
-from remote_agent.protocol import JOB_CODE, JOB_LEFT
+from remote_agent.protocol import JOB_CODE
 
 MAX_BYTES = 64 << 20
 """Of a job's files, all together; what is larger belongs on the hosts' own disks."""
 
 MAX_FILES = 100_000
 """Of a job."""
-
-MAX_LEFT = 2000
-"""Files beside the job that are not sent and are told to the hosts, for the words of an error."""
 
 LARGEST = 5
 """Files that are named where there is too much."""
@@ -46,12 +41,10 @@ class Code:
     Attributes:
         files: where each one lies in the job's folder (with ``/``), and here; the job's own file is the first.
         sizes: their bytes, in the same order.
-        left: files beside the job that are not among them.
     """
 
     files: Mapping[str, Path]
     sizes: tuple[int, ...]
-    left: tuple[str, ...]
 
     @property
     def others(self) -> str:
@@ -69,7 +62,6 @@ class Code:
                     out.writestr(_entry(f"{JOB_CODE}/{name}"), path.read_bytes())
                 except OSError as error:
                     raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-            out.writestr(_entry(JOB_LEFT), json.dumps(self.left))
         return buffer.getvalue()
 
 
@@ -106,7 +98,7 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
         hint = "put large data on the hosts' own disks, and have the job read it there; or give the job its own folder"
     if mistakes:
         raise OrderError(tuple(mistakes), hint=hint)
-    return Code(files=files, sizes=tuple(sizes), left=tuple(_left(root, files)))
+    return Code(files=files, sizes=tuple(sizes))
 
 
 def _packages(folder: Path) -> Iterator[Path]:
@@ -175,28 +167,6 @@ def _named(text: str, root: Path) -> Iterator[tuple[str, Path]]:
 
 def _stays(path: Path) -> bool:
     return path.name.startswith(".") or path.name in _CACHES or (path / "pyvenv.cfg").is_file()
-
-
-def _left(root: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    """Files beside the job that are not sent, those next to it first; not all, where there are very many."""
-    waiting = deque([root])
-    looked_at = 0
-    while waiting:
-        try:
-            entries = sorted(waiting.popleft().iterdir())
-        except OSError:
-            continue
-        for path in entries:
-            looked_at += 1
-            if looked_at > MAX_LEFT:
-                return
-            if _stays(path):
-                continue
-            name = path.relative_to(root).as_posix()
-            if path.is_dir() and not path.is_symlink():
-                waiting.append(path)
-            elif name not in files and name.isprintable():
-                yield name
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

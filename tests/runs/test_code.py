@@ -1,7 +1,6 @@
 """The files that go to the hosts with a job: which, how they lie there, and what is refused before anything starts."""
 
 import io
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.code import collect
+from hetero_tui.runs.code import MAX_BYTES, collect
 
 
 def write(root: Path, **files: str) -> Path:
@@ -115,15 +114,22 @@ def test_what_can_not_be_sent_is_refused_all_at_once(tmp_path: Path) -> None:
     assert "link/job.py" in names(job, "link"), "a link that is named is meant"
 
 
-def test_the_archive_holds_the_files_and_what_was_left(tmp_path: Path) -> None:
-    job = write(tmp_path, job="import helper\nopen('data.csv')\n", helper="x = 1\n")
+def test_the_archive_holds_the_files(tmp_path: Path) -> None:
+    job = write(tmp_path, job="import helper\n", helper="x = 1\n")
     (tmp_path / "data.csv").write_text("1")
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures/a.png").write_text("1")
     found = collect(job)
-    assert found.left == ("data.csv", "pictures/a.png")
     assert found.others == "helper.py (6 bytes)"
     with zipfile.ZipFile(io.BytesIO(found.archive())) as files:
-        assert files.namelist() == ["code/job.py", "code/helper.py", "left.json"]
+        assert files.namelist() == ["code/job.py", "code/helper.py"]
         assert files.read("code/helper.py") == b"x = 1\n"
-        assert json.loads(files.read("left.json")) == ["data.csv", "pictures/a.png"]
+
+
+def test_too_much_is_refused_with_the_largest_files_and_what_to_do(tmp_path: Path) -> None:
+    job = write(tmp_path, job="")
+    (tmp_path / "data").mkdir()
+    with (tmp_path / "data/big.bin").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert names(job) == ["job.py"]
+    said = refusal(job, "data")
+    assert "more than 64.0 MB; the largest: data/big.bin 64.0 MB" in said
+    assert "on the hosts' own disks" in said

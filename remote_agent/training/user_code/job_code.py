@@ -10,9 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
-import json
 import os
-import re
 import shutil
 import sys
 import sysconfig
@@ -25,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from remote_agent.errors import chain
-from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, JOB_LEFT, PLANS
+from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, PLANS
 from remote_agent.training.errors import JobError
 from remote_agent.training.user_code.importing import PREFIX, import_job
 from remote_agent.training.user_code.ownership import is_users_own
@@ -53,7 +51,6 @@ class Source:
 
 _source: Source | None = None
 _root: Path | None = None
-_left: frozenset[str] = frozenset()
 
 
 def import_here(folder: Path, file: str, attribute: str) -> ModuleType:
@@ -122,11 +119,10 @@ def is_job(value: Any) -> bool:
 
 
 def _enter(archive: bytes, folder: Path) -> None:
-    global _root, _left
+    global _root
     root = (folder / FOLDER).resolve()
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
-            left = json.loads(files.read(JOB_LEFT))
             if not root.is_dir():
                 _unpack(files, root)
         os.chdir(root)
@@ -134,7 +130,7 @@ def _enter(archive: bytes, folder: Path) -> None:
         raise JobError(
             f"can't unpack the job's files into {root}: {error}", hint="check the disk's free space"
         ) from error
-    _root, _left = root, frozenset(map(str, left))
+    _root = root
     if str(root) not in sys.path:
         # After Python's own modules, as of which none may be hidden, and before what is installed: as for a script.
         installed = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
@@ -157,42 +153,13 @@ def modules() -> Iterator[ModuleType]:
 
 
 def advice(error: BaseException) -> str:
-    """What to do where ``error`` is about a file that lies beside the job on the laptop and was not sent; or empty."""
-    for name in _names_in(error):
-        left = _left_behind(name)
-        if left:
-            return f"{left} lies beside the job and was not sent: start the run with --with {left}"
-        if _root is not None and Path(name).is_absolute() and f"/{FOLDER}/" in name and not Path(name).exists():
-            return f"{name} is a path of another host: name it relative to the job's folder"
-    return ""
-
-
-def _names_in(error: BaseException) -> list[str]:
-    """The names of files or modules that an exception, or what it was raised from, did not find."""
-    names: list[str] = []
+    """What to do if ``error`` is about a file that may lie beside the job on the laptop and was not sent; or empty."""
     for each in chain(error):
-        if len(names) >= 10:
-            break
-        if isinstance(each, ModuleNotFoundError) and each.name:
-            names += [each.name.replace(".", "/") + ending for ending in ("/__init__.py", ".py")]
-        elif isinstance(each, OSError) and isinstance(each.filename, str | bytes):
-            names.append(os.fsdecode(each.filename))
-        elif isinstance(each, OSError | ValueError | RuntimeError):  # libraries that say it in words only
-            names += re.findall(r"[\w./-]+", str(each))[:50]
-    return names
-
-
-def _left_behind(name: str) -> str:
-    """What of :data:`_left` has to be sent for ``name`` to be there: it, or the folder that it is; empty: nothing."""
-    if _root is None or not name:
-        return ""
-    path = os.path.normpath(_root / name)
-    relative = os.path.relpath(path, _root)
-    if relative.startswith("..") or relative == ".":
-        return ""
-    if relative in _left:
-        return relative
-    return relative if any(known.startswith(f"{relative}/") for known in _left) else ""
+        if isinstance(each, FileNotFoundError) and isinstance(each.filename, str) and _root is not None:
+            name = os.path.relpath(_root / each.filename, _root)
+            if not name.startswith(".."):
+                return f"if {name} lies beside the job, send it along: start the run with --with {name}"
+    return ""
 
 
 def _unpack(files: zipfile.ZipFile, root: Path) -> None:

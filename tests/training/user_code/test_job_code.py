@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import sqlite3
@@ -177,27 +176,20 @@ def advice_for(folder: Path) -> list[str]:
             return as_job_error("create_data", error).hint
         raise AssertionError("it is there")
 
-    def library(name: str) -> object:
-        raise RuntimeError(f"no images in folder '{name}'")
-
     return [
         told(lambda: Path("data/unsent.txt").open()),
         told(lambda: Path("data/unsent.txt").resolve().read_text()),
-        told(lambda: Path("no/such").read_text()),
-        told(lambda: __import__("plugin")),
-        told(lambda: library("data/unsent.txt")),
+        told(lambda: Path("/no/such").read_text()),
         told(lambda: 1 / 0),
     ]
 
 
-def test_a_file_that_was_not_sent_is_named_with_what_sends_it(sent: Path) -> None:
+def test_a_file_that_is_not_there_is_named_with_what_sends_it(sent: Path) -> None:
     hints = apart(advice_for, sent)
-    assert hints[0] == "data/unsent.txt lies beside the job and was not sent: start the run with --with data/unsent.txt"
-    assert hints[1].endswith("--with data/unsent.txt")
+    assert hints[0].endswith("start the run with --with data/unsent.txt")
+    assert hints[1] == hints[0]
     assert hints[2].startswith("correct the job")
-    assert hints[3].endswith("--with plugin.py")
-    assert hints[4].endswith("--with data/unsent.txt")
-    assert hints[5].startswith("correct the job")
+    assert hints[3].startswith("correct the job")
 
 
 def test_an_archive_that_can_not_be_unpacked_is_said_and_leaves_nothing(tmp_path: Path) -> None:
@@ -205,7 +197,7 @@ def test_an_archive_that_can_not_be_unpacked_is_said_and_leaves_nothing(tmp_path
     with pytest.raises(JobError, match="can't unpack the job's files"):
         job.load("job.py:Job", tmp_path)
     with zipfile.ZipFile(tmp_path / JOB_ARCHIVE, "w") as files:
-        files.writestr("left.json", json.dumps([]))
+        files.writestr("other.txt", "")
     with pytest.raises(JobError, match="can't unpack"):
         job.load("job.py:Job", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [JOB_ARCHIVE]
