@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from hetero_tui.planning.cluster import Candidate, plan_cluster
 from hetero_tui.runs.order import Job, Order, placed
 from hetero_tui.text import last_lines
 from remote_agent import protocol
+from remote_agent import settings as fields
 from remote_agent.job_settings import CONFIGS, OwnSetting, written
 from remote_agent.protocol import JobDescription, JobQuestion
 
@@ -49,15 +51,23 @@ async def described(
     key = hashlib.sha256(f"{head} {agent.code()} {protocol.encode(question)}".encode() + (archive or b"")).hexdigest()
     found = known(job)
     if found is None or found.key != key:
+        notice(Level.INFO, f"{head} imports {job.file.name if job.file is not None else job.name}")
         found = await _ask(fleet, head, question, archive or b"")
         if found.detail:
             notice(Level.INFO, found.detail)
         if found.failure:
             raise OrderError((found.failure,), hint=found.hint)
         if found.mistakes:
-            raise OrderError(tuple(placed(mistake, order.settings, job) for mistake in found.mistakes))
+            raise OrderError(tuple(_placed(mistake, order) for mistake in found.mistakes))
         _keep(job, replace(found, key=key))
     return replace(order, job=replace(job, name=found.job or job.name), settings=found.settings)
+
+
+def _placed(mistake: str, order: Order) -> str:
+    name = re.split("[=:]", mistake, maxsplit=1)[0]
+    if order.search is not None and name in [each.name for each in order.search.parameters]:
+        return f"--param {mistake}"
+    return placed(mistake, fields.with_whole_names(order.settings), order.job)
 
 
 def known(job: Job) -> JobDescription | None:

@@ -208,7 +208,9 @@ def parse_job(text: str) -> Job:
     return Job(name, file, needed)
 
 
-_REQUIREMENTS = re.compile(r"^[ \t]*requirements\b[^=\n]*=\s*([\[(][^\])]*[\])])", re.MULTILINE)
+_REQUIREMENTS = re.compile(
+    r"""^[ \t]*requirements\b[^=\n]*=\s*([\[(](?:[^\])"'#]|"[^"]*"|'[^']*'|\#.*)*[\])])""", re.MULTILINE
+)
 
 
 def requirements_in(file: Path) -> tuple[str, ...]:
@@ -224,7 +226,7 @@ def requirements_in(file: Path) -> tuple[str, ...]:
     words: list[object] = []
     for text in texts:
         with contextlib.suppress(ValueError, SyntaxError):  # it takes running to know, or it stands in a text
-            words += ast.literal_eval(text)
+            words += list(ast.literal_eval(text)) if "," in text or text[0] == "[" else []
     return tuple(dict.fromkeys(str(word) for word in words))
 
 

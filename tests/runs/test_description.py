@@ -12,11 +12,13 @@ from hetero_tui.errors import OrderError
 from hetero_tui.events import ClusterState
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.code import collect
-from hetero_tui.runs.description import described, known
-from hetero_tui.runs.order import Order, parse_job, read_order
+from hetero_tui.runs.description import described
+from hetero_tui.runs.order import Order, read_order
 from hetero_tui.runs.sweep import read_sweep
 from hetero_tui.session import Session
 from hetero_tui.ui import train_form
+from remote_agent.describe import describe
+from remote_agent.protocol import JobQuestion
 
 FILE = '''
 from dataclasses import dataclass
@@ -85,18 +87,10 @@ async def test_the_head_names_the_only_job_and_its_settings(session: Session, fi
     assert next(iter(shown)) == "depth"
     assert (shown["depth"].default, shown["depth"].help) == ("4", "layers, 2 at least. (int, at least 2)")
     assert shown["num_iterations"].default == "60"
-    assert not any((Path.home() / ".hetero-tui" / session.inventory.cluster / "plans").iterdir())
-
-
-async def test_what_was_described_is_not_asked_again(session: Session, file: Path) -> None:
-    order = read_order(f"{file}:Job", [])
-    assert known(order.job) is None
-    await asked(session, order)
-    found = known(order.job)
-    assert found is not None
-    (Path.home() / ".hetero-tui" / session.inventory.cluster / "agent/run").write_text("exit 1")
-    assert (await asked(session, order)).job.name == "Job"
-    assert known(parse_job(f"{file}:Job")) == found
+    place = Path.home() / ".hetero-tui" / session.inventory.cluster
+    assert not any((place / "plans").iterdir())
+    (place / "agent/run").write_text("exit 1")
+    assert await asked(session, read_order(str(file), ["lr=0.1", "depth=3"])) == order, "it is known"
 
 
 async def test_every_mistake_in_the_settings_comes_at_once(session: Session, file: Path) -> None:
@@ -104,30 +98,35 @@ async def test_every_mistake_in_the_settings_comes_at_once(session: Session, fil
     assert error.mistakes == ("--set depth=1: must be at least 2", "--set pth: no such setting; did you mean 'path'?")
     order = read_sweep(f"{file}:Job", ["depth=0..4", "learnin_rate=1..2"], 4)
     said = " ".join((await refusal(session, order)).mistakes)
-    assert "depth=0: must be at least 2" in said
+    assert "--param depth=0: must be at least 2" in said
     assert "did you mean 'learning_rate'?" in said
 
 
-@pytest.mark.parametrize(
-    ("name", "beside", "said"),
-    [
-        ("Job", "x = (", "'(' was never closed (beside.py, line 1)"),
-        ("Job", "import no_such_library", "No module named 'no_such_library'"),
-        ("Jbo", "", "own.py has no 'Jbo'; did you mean 'Job'?"),
-        ("Mine", "", "is an object of Mine, and has no create_model and no create_data"),
-    ],
-)
-async def test_a_mistake_in_the_file_is_told_before_ray_starts(
-    session: Session, file: Path, name: str, beside: str, said: str
-) -> None:
-    (file.parent / "beside.py").write_text(beside)
-    order = read_order(f"{file}:{name}", [])
+async def test_a_mistake_in_the_file_is_told_before_ray_starts(session: Session, file: Path) -> None:
+    (file.parent / "beside.py").write_text("x = (")
     with pytest.raises(OrderError) as caught:
-        await session.launch(order)
-    assert said in caught.value.mistakes[0]
+        await session.launch(read_order(f"{file}:Job", []))
+    assert "'(' was never closed (beside.py, line 1)" in caught.value.mistakes[0]
     assert session.state.cluster_state is ClusterState.DOWN
     report = await session.down()
     assert report.leftovers == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (f"import no_such_library\n{FILE}", "Job", "No module named 'no_such_library'"),
+        (FILE, "Jbo", "own.py has no 'Jbo'; did you mean 'Job'?"),
+        (FILE, "Mine", "is an object of Mine, and has no create_model and no create_data"),
+        (FILE.replace("def create_data(self)", "def evaluate(self)"), "Job", "has no create_data"),
+        (FILE + "    def check(self, config): raise OSError('no folder')\n", "Job", "OSError: no folder"),
+    ],
+)
+def test_why_a_job_can_not_be_trained(tmp_path: Path, text: str, name: str, said: str) -> None:
+    (tmp_path / "own.py").write_text(text.replace("import beside\n", ""))
+    found = describe(tmp_path, JobQuestion(job=f"own.py:{name}", settings={}))
+    assert said in found.failure
+    assert found.hint
 
 
 def test_a_file_that_was_never_described_shows_the_engines_settings(

@@ -53,14 +53,19 @@ def by_value() -> None:
 
 def loads(blob: bytes) -> Any:
     """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
+    kinds, factory = cloudpickle.loads(enter(blob))
+    own_devices.KINDS.update(kinds)
+    return factory
+
+
+def enter(blob: bytes) -> bytes:
+    """Import the job's file here, so that what the job defines can be unpacked; returns the rest of the bytes."""
     source, sources, made = pickle.loads(blob)  # noqa: S301 - this user's own
     for file, lines in sources.items():
         linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
     if source is not None:
         job_code.import_there(source)
-    kinds, factory = cloudpickle.loads(made)
-    own_devices.KINDS.update(kinds)
-    return factory
+    return bytes(made)
 
 
 @contextlib.contextmanager

@@ -81,10 +81,10 @@ class Worker(LinkEnd):
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
         self._changing: set[str] = set()  # of the model's state, what the job's code changes; known once it is measured
 
-    def warm_up(self, blob: bytes) -> None:
-        """Load what :meth:`open` will need, and build nothing."""
+    def enter(self, blob: bytes) -> None:
+        """Import the job's file, as the data may need modules of the job."""
         with contextlib.suppress(TrainingError):  # opening the job reports it
-            job.guard(LOADING, sending.loads, blob)
+            job.guard(LOADING, sending.enter, blob)
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None

@@ -16,9 +16,10 @@ from hetero_tui.transport import open_transport
     [
         ("class J:\n    requirements = ['einops', 'timm>=1']\n", ("einops", "timm>=1")),
         (
-            "requirements = (\n    'einops',  # for layers\n)\nclass J:\n    requirements: list = ['y']\n",
-            ("einops", "y"),
+            "requirements = (\n    'einops[all]',  # (for layers)\n)\nclass J:\n    requirements: list = ['y']\n",
+            ("einops[all]", "y"),
         ),
+        ("requirements = ('einops')\n", ()),
         ("class J:\n    requirements = open('r').read().split()\n", ()),
         ("class J: pass\n", ()),
     ],

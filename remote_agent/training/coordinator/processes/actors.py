@@ -29,7 +29,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
 from remote_agent.training.shared.optimizer_options import Chosen
 from remote_agent.training.shared.rpc import Actor, Ref
-from remote_agent.training.user_code import checks, sending
+from remote_agent.training.user_code import checks, job_code, sending
 from remote_agent.training.user_code.user_errors import HINTS, LOADING
 from remote_agent.training.worker.actor import Worker
 
@@ -228,7 +228,8 @@ class Workers:
             actor.kill()
         given, config = self._given, self._request.config
         samples = given.samples
-        actor.call("warm_up", given.job)  # before it gets the data, which may need modules of the job
+        if job_code.source() is not None:
+            actor.call("enter", given.job)
         return actor, actor.call("open", given.job, samples, given.state, config, seat.spec.max_batch)
 
     def opened(self, seat: Placement, actor: Actor, opening: Ref[Any], since: float) -> WorkerReady:
