@@ -270,8 +270,17 @@ def compare(script: Script, way: Way, settings: Mapping[str, Any], run: Finished
     found = checkpoint.load(Path(finished["checkpoint"]))
     if found.keys() != weights.keys():
         raise Wrong(f"other tensors: {sorted(found.keys() ^ weights.keys())[:3]}")
-    seen = {event["step"]: event["loss"] for event in run.of_kind("step")}  # the last, where steps were made again
-    errors = {f"loss {step}": abs(seen[step] - loss) / max(abs(loss), SMALL) for step, loss in enumerate(expected, 1)}
+    # The last, where steps were made again. Of a worker that was lost once its gradient was counted no loss is known.
+    seen = {
+        event["step"]: event["loss"]
+        for event in run.of_kind("step")
+        if sum(each["samples"] for each in event["workers"]) == event["samples"]
+    }
+    errors = {
+        f"loss {step}": abs(seen.get(step, math.nan) - loss) / max(abs(loss), SMALL)
+        for step, loss in enumerate(expected, start=1)
+        if step in seen or not way.killed
+    }
     rounding = []
     for name in weights.keys() - set(script.counts):
         error = relative_error(found[name], weights[name])
