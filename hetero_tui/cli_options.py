@@ -32,8 +32,8 @@ With = Annotated[
     typer.Option(
         "--with",
         metavar="PATH",
-        help="Send a file or folder along, such as the job's data; modules that it imports from beside it go by"
-        " themselves. Repeatable.",
+        help="Send a file or folder along, such as the job's data; the Python files beside it go by themselves."
+        " Repeatable.",
     ),
 ]
 
@@ -66,13 +66,14 @@ def scripts(incomplete: str) -> list[str]:
 def settings(context: typer.Context, incomplete: str) -> list[str]:
     """The names of settings, with their ``=``; those of the job itself first."""
     from hetero_tui.errors import OrderError
-    from hetero_tui.runs.order import own_hints, parse_job
+    from hetero_tui.runs.description import own_settings
+    from hetero_tui.runs.order import parse_job
     from remote_agent.settings import names
 
     try:
-        own = own_hints(parse_job(str(context.params.get("job") or "")))
+        own = [each.name for each in own_settings(parse_job(str(context.params.get("job") or "")))]
     except OrderError:
-        own = {}
+        own = []
     return [f"{name}=" for name in (*own, *names()) if name.startswith(incomplete)]
 
 

@@ -44,6 +44,9 @@ RUN_START = 30.0
 EXPORT = 900.0
 """Making files of a checkpoint on the head: a large model is read, changed and written."""
 
+DESCRIBE = 300.0
+"""Importing a job's file on the head, with all that it imports, and its archive's way there."""
+
 MEASURE = 300.0
 """For a plan, until devices and links are measured: the first import of torch on slow disks takes most of it."""
 

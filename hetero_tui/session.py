@@ -26,6 +26,7 @@ from hetero_tui.keeper import STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.before_start import archive_of, needed_by_head, refuse_early, refuse_for
+from hetero_tui.runs.description import described
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import beside, end_lost, find_among, find_to_stop, list_runs, live_runs, stop_run
 from hetero_tui.runs.order import READY_JOBS, Order, read_order
@@ -181,6 +182,7 @@ class Session(Following):
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks, needed_by_head(order))
             refuse_early(fleet, order)
+            order = await described(fleet, order, archive, self.notice)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             elif order.script is None or order.search is not None:

@@ -14,7 +14,7 @@ A job declares them as a frozen dataclass whose fields are annotated as those of
             return model(self.settings.depth)
 
 Every field has a default; one that has to be given says so (:class:`~remote_agent.kinds.Required`). Without torch: the
-laptop checks those of ready jobs by their classes, here, and those of a file by its text.
+laptop checks those of ready jobs by their classes, here. Those of a file are checked by the head, which imports it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ WHAT_A_JOB_IS = (
     " to make one of a training loop, of a LightningModule or of a Trainer"
 )
 """The hint where something else is named as a job."""
-
-ANY = object()
-"""The hint of a setting whose type the laptop can't know; the host that imports the job checks it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,22 @@ class LanguageModel:
 
 READY: Mapping[str, type] = {"hf-lm": LanguageModel}
 """Those of ready jobs."""
+
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"num_iterations": 150, "batch_size": 256, "learning_rate": 3e-3},
+    "text": {"num_iterations": 200, "batch_size": 32, "learning_rate": 2e-3},
+    "hf-lm": {
+        "num_iterations": 200,
+        "batch_size": 16,
+        "learning_rate": 2e-4,
+        "schedule": "cosine",
+        "clip_norm": 1.0,
+    },
+}
+"""Settings that ready jobs have in the place of the defaults, by name: these are all ready jobs."""
+
+VALIDATED = frozenset({"hf-lm"})
+"""Ready jobs with validation data."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {"hf-lm": ("transformers>=5.23,<6",)}
 """What ready jobs need installed on hosts beside the agent's packages."""

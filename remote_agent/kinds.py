@@ -67,6 +67,17 @@ class Required:
         return "" if value else f"has to be given: {self.what}"
 
 
+def words(hint: Any) -> str:
+    """``int, at least 1``: what a setting of this annotation has to be."""
+    plain, *limits = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    said = [getattr(plain, "__name__", str(plain))]
+    for limit in limits:
+        said += [", ".join(limit.words)] if isinstance(limit, Choice) else []
+        said += [limit.mistake(math.nan).removeprefix("must be ")] if isinstance(limit, Range) else []
+        said += [f"required: {limit.what}"] if isinstance(limit, Required) else []
+    return ", ".join(said)
+
+
 def initials(name: str) -> str:
     """``lr`` of ``learning_rate``."""
     return "".join(word[:1] for word in name.split("_"))

@@ -87,9 +87,8 @@ MEASURING = "measuring: "
 SCRIPT = "script"
 """Name of a script's process among those of a run; its output is in ``script.log`` of the run's folder."""
 
-JOB_ARCHIVE, JOB_CODE, JOB_LEFT = "job.zip", "code", "left.json"
-"""In a run's folder: the user's files. In it, the folder of the files as they lay around the job; and a list of those
-that lay there too and were not sent, for the words of an error."""
+JOB_ARCHIVE, JOB_CODE = "job.zip", "code"
+"""In a run's folder: the user's files. In it, the folder of the files as they lay around the job."""
 
 
 def run_process_name(run: str) -> str:
@@ -201,6 +200,58 @@ class RunSpec:
     search: Search | None = None
     commands: int = 0
     away_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuestion:
+    """What the head is to describe; first line on stdin of ``python -m remote_agent.describe``, before the archive.
+
+    Attributes:
+        job: as in :class:`RunSpec`; ``file.py:`` is its only job.
+        settings: of ``--set``.
+        trials: what trials of a sweep have beside these.
+    """
+
+    job: str
+    settings: dict[str, str]
+    trials: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSetting:
+    """One of a job's own settings: ``kind`` says what it has to be, ``default`` is as ``--set`` takes it."""
+
+    name: str
+    kind: str
+    default: str
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDescription:
+    """What a host found when it imported a job.
+
+    Attributes:
+        job: its name in the file.
+        settings: those of the question, by their whole names.
+        own: the job's own settings.
+        config: values that its own ``TrainingConfig`` gives, as ``--set`` takes them.
+        mistakes: what is wrong with the settings.
+        failure: why the job can't be trained; empty: nothing is known against it.
+        hint: what to do about that.
+        detail: lines of the user's code.
+        key: of what was described, for whoever keeps this.
+    """
+
+    job: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    own: tuple[JobSetting, ...] = ()
+    config: dict[str, str] = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
+    failure: str = ""
+    hint: str = ""
+    detail: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from remote_agent import job_settings
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
-from remote_agent.kinds import Choice, Range, convert, nearest
+from remote_agent.kinds import Choice, Range, convert, nearest, spelt_out
 from remote_agent.removed import why_removed
 from remote_agent.setting_pairs import pairs
 from remote_agent.strategies import AUTO, SETTINGS
@@ -277,6 +277,12 @@ def values_of(settings: Mapping[str, str], rest: Mapping[str, Any] = types.Mappi
     return {**rest, **_read({name: text for name, text in settings.items() if name in hints()}, parse=True)[0]}
 
 
+def with_whole_names(given: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
+    """Settings by their whole names: ``lr`` is ``learning_rate``, unless that is given as well, or the job has it."""
+    whole = {name: spelt_out(name, (*own, *names())) for name in given}
+    return {name if whole[name] in given else whole[name]: value for name, value in given.items()}
+
+
 def names() -> tuple[str, ...]:
     """All settings."""
     return tuple(field.name for field in dataclasses.fields(TrainingConfig))
@@ -324,7 +330,7 @@ def _read(
         if name not in own and (removed := why_removed(name, value)):
             mistakes.append(removed)
             continue
-        if known.get(name) is job_settings.ANY or (is_open and name not in known):
+        if is_open and name not in known:
             continue
         if name not in known:
             valid = [each for each in known if not parse or each not in FOR_SCRIPTS]

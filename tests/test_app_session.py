@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,34 +73,6 @@ async def test_a_machine_that_answers_again_does_not_wait_for_those_that_are_sil
         await asyncio.wait_for(looked.wait(), 5)
 
 
-async def test_the_runs_are_asked_for_again_while_one_goes_on_that_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = asyncio.Event()
-
-    async def list_again() -> None:
-        asked.set()
-
-    sweep = protocol.RunSummary(
-        id="sweep-1", job="digits", state=RunState.RUNNING, step=0, loss=None, started=1.0, host="mercer", script=True
-    )
-    monkeypatch.setattr(deadlines, "RECONNECT_LONGEST", 0.0)
-    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
-        monkeypatch.setattr(session, "_list_runs", list_again)
-        session._asking = asyncio.create_task(session._ask_again())
-        for state, wanted in ((RunState.FINISHED, False), (RunState.RUNNING, True)):
-            session.emit(events.RunsListed(time=1.0, runs=(replace(sweep, state=state),)))
-            asked.clear()
-            if wanted:
-                await asyncio.wait_for(asked.wait(), 5)
-            else:
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                assert not asked.is_set()
-        session.emit(events.HostLost(time=1.0, host="mercer", cause="no answer"))
-        assert not session._has_unseen_run(), "it can't be asked"
-
-
 async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,19 +108,7 @@ async def test_a_session_on_a_file_that_was_read_again_goes_on_with_the_run_of_t
         assert (session.state.head, session.state.cluster_state) == ("nas", ClusterState.UP)
         assert [host.state for host in session.state.hosts] == [HostState.UNKNOWN, HostState.UP, HostState.UNKNOWN]
         assert followed == ["watched-1"], "at once, not when the machines have been looked at"
-        session._follower = asyncio.create_task(asyncio.sleep(60))
-        await session._attach_to_live_run()
-        assert followed == ["watched-1"]
-        session._follower.cancel()
-        await asyncio.wait({session._follower})
-        await session._attach_to_live_run()
-        assert followed == ["watched-1", "watched-1"], "its head did not answer then"
-        followed.pop()
         other.go_on_from(former.state)
         assert (other.state.run, other.state.log) == (None, ())
         await other._attach_to_live_run()
         assert followed == ["watched-1", "newer-2"]
-        runs = runs[1:]
-        session._state = replace(session.state, run=former.state.run)
-        await session._attach_to_live_run()
-        assert followed[-1] == "newer-2", "its machine does not answer"

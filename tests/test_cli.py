@@ -222,5 +222,5 @@ def test_the_model_in_readme_trains_up_finds_its_cluster_and_scripts_exports_and
     report = json.loads(down.stdout)
     assert report["leftovers"] == []
     assert {"host": "laptop", "kind": "process", "detail": "ray"} in report["removed"]
-    assert sorted(path.name for path in cli.home.iterdir()) == [".local", "inventory.yaml"]
+    assert sorted(path.name for path in cli.home.iterdir()) == [".cache", ".local", "inventory.yaml"]
     assert list((cli.home / ".local/state/hetero-tui").iterdir()) == []

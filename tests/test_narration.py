@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 import sys
 
 import pytest
 
-from hetero_tui import events, narration
+from hetero_tui import events
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
-from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
+from hetero_tui.narration import Narrator, Output, StepPrinter, waiting_for
 from hetero_tui.state import initial
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -109,18 +107,6 @@ def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
     assert waiting_for(again) == "r: its workers start, no new step yet"
     state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STOPPING))
     assert waiting_for(state) == "lab is being taken down"
-
-
-async def test_what_is_waited_for_is_said_again_with_the_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(narration, "WORD_EVERY", 0.02)
-    said = ""
-    async with asyncio.timeout(20), saying(Output(plain=True), lambda: "Ray starts"):
-        while said.count("\n") < 2:
-            await asyncio.sleep(0.01)
-            said += capsys.readouterr().err
-    assert re.match(r"(Ray starts, for \d+ s\n){2}", said)
 
 
 @pytest.mark.parametrize(

@@ -188,22 +188,4 @@ def test_a_worker_without_a_share_keeps_its_place_and_its_factor() -> None:
     assert [each.fraction for each in nothing.workers] == [0.0, 0.0]
 
 
-def test_stages_share_a_model_by_its_blocks() -> None:
-    def stage(worker: str, first: int, last: int) -> protocol.Stage:
-        return protocol.Stage(worker=worker, first=first, last=last, seconds=0.1, memory=1)
-
-    shares = (share("a", 64), share("b", 64), share("c", 0))
-    made = plan(shares=shares, stages=(stage("b/cpu", 0, 1), stage("a/cpu", 1, 4)), micro_batches=4)
-    run = after(made)
-    assert [worker.fraction for worker in run.workers] == [0.75, 0.25, 0.0]
-    assert line(made)[1] == "blocks of the model, by measured speed: b 1, a 2-4"
-    assert run.stages == made.stages
-
-
 # --- The log ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("stall_s", "words"), [(None, ""), (0.25, ", done 0.2 s later")])
-def test_a_reissued_slice_says_what_it_cost_where_that_is_known(stall_s: float | None, words: str) -> None:
-    event = protocol.SliceReissued(seq=5, time=1.0, step=7, worker="b/cpu", to="a/cpu", samples=16, stall_s=stall_s)
-    assert line(event) == (Level.GOOD, f"16 samples of step 7 went from b/cpu to a/cpu{words}; nothing lost")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import ClusterError, CoordinatorGone, RunError, TakenDown, UsageError
+from hetero_tui.errors import CoordinatorGone, RunError, TakenDown, UsageError
 from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -28,18 +28,6 @@ def session(tmp_path: Path) -> Session:
     """A session on this computer, for a cluster that is not there."""
     inventory = Inventory(cluster=f"none-{secrets.token_hex(4)}", hosts=(Host(name="laptop", connection="local"),))
     return Session(inventory, tmp_path / "inventory.yaml", ledger_folder=tmp_path)
-
-
-async def test_a_stop_or_a_drain_that_ends_first_leaves_the_session_busy_with_the_rest(session: Session) -> None:
-    async with session:
-        async with session._exclusively("starting"):
-            with pytest.raises(RunError):
-                await session.stop_run("text-1")
-            assert session.busy == "starting"
-            with pytest.raises(RunError):
-                await session.drain("laptop")
-            assert session.busy == "starting"
-        assert session.busy == ""
 
 
 async def test_a_run_on_a_host_that_the_inventory_no_longer_has_is_stopped(
@@ -147,63 +135,11 @@ async def test_a_teardown_ends_what_is_under_way_and_says_so(session: Session) -
         assert len(session.state.log) == said, "nothing was under way"
 
 
-async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> None:
-    """The run's coordinator ends with the cluster, and what follows the run wants to have it go on."""
-    async with session:
-
-        async def resume() -> None:
-            async with session._exclusively("resuming"):
-                pass
-
-        async with session._exclusively("stopping"):
-            waits = asyncio.create_task(resume())
-            await asyncio.sleep(0)
-            assert session.busy == "stopping"
-        await waits
-        assert session.busy == ""
-
-
-async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if_another_command_keeps_it_from_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = asyncio.Event()
-
-    @asynccontextmanager
-    async def alone(_: str) -> AsyncIterator[None]:
-        await held.wait()
-        raise ClusterError("`up` has been changing this cluster for 305 s", step="down")
-        yield
-
-    monkeypatch.setattr(session._fleet, "alone", alone)
-    session._fleet.ledger.intend(session.inventory.hosts[0], "node")
-    async with session, asyncio.timeout(20):
-        async with session._exclusively("asking hosts"):
-            down = asyncio.create_task(session.down())
-            await asyncio.sleep(0)
-            assert (session.busy, session.state.cluster_state) == ("stopping", ClusterState.STOPPING)
-            assert any("what was started on laptop" in line.text for line in session.state.log)
-        held.set()
-        with pytest.raises(ClusterError):
-            await down
-        assert (session.busy, session.state.cluster_state) == ("", ClusterState.DOWN)
-
-
 async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster(session: Session) -> None:
     async with session:
         await session._take_in("laptop")
         assert session.up_report is None
         assert session.state.cluster_state is ClusterState.DOWN
-
-
-async def test_a_run_that_a_teardown_ended_without_a_last_word_is_stopped_and_can_go_on(session: Session) -> None:
-    async with session:
-        session.emit(events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.RUNNING))
-        await session.down()
-        run = session.state.run
-        assert run is not None
-        assert (run.state, run.detail) == (RunState.STOPPED, "the cluster was taken down")
-        with pytest.raises(RunError, match="text-1"):  # what keeps it from going on is not that it is under way
-            await session.resume()
 
 
 async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says_so(

@@ -1,1 +1,1 @@
-"""The cases of ``benchmarks.compatibility``: models, losses, data and optimizers as users bring them."""
+"""The scripts of ``benchmarks.compatibility``, how they are run and compared, and an accelerator made of the CPU."""

@@ -1,28 +1,23 @@
-"""The files that go to the hosts with a job: its own, modules that it imports from beside it, what ``--with`` names.
+"""The files that go to the hosts with a job: Python files around it, and what ``--with`` names.
 
-They keep their layout around the job's file. Nothing of them runs here; imports are read from the text
-(:mod:`~hetero_tui.runs.imports`). What is in a folder and hidden, a cache or a virtual environment stays here.
+Sent are the Python files in the job's folder and in those below it that have some, and the packages of the project that
+the job lies in (beside its ``pyproject.toml``, or in ``src`` there), which are put beside the job. So a script finds
+what lies beside it, and imports from the root of a repository work. Data may be large or private, so it is named with
+``--with``. What is hidden, a cache or a virtual environment stays here. Nothing of the files runs or is parsed here.
 """
 
 from __future__ import annotations
 
-import ast
 import io
-import json
 import os
-import stat
-import sys
 import zipfile
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.imports import find_imports
 from hetero_tui.text import meant
-from remote_agent.protocol import JOB_CODE, JOB_LEFT
+from remote_agent.protocol import JOB_CODE
 
 MAX_BYTES = 64 << 20
 """Of a job's files, all together; what is larger belongs on the hosts' own disks."""
@@ -30,13 +25,12 @@ MAX_BYTES = 64 << 20
 MAX_FILES = 100_000
 """Of a job."""
 
-MAX_LEFT = 2000
-"""Files beside the job that are not sent and are told to the hosts, for the words of an error."""
-
 LARGEST = 5
 """Files that are named where there is too much."""
 
 _CACHES = ("__pycache__", "node_modules")
+_OURS = ("remote_agent", "hetero_tui", "tests")
+"""Folders that no job needs, of a clone of hetero-tui."""
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file knows; an archive says nothing of when files were written
 
 
@@ -47,12 +41,10 @@ class Code:
     Attributes:
         files: where each one lies in the job's folder (with ``/``), and here; the job's own file is the first.
         sizes: their bytes, in the same order.
-        left: files beside the job that are not among them.
     """
 
     files: Mapping[str, Path]
     sizes: tuple[int, ...]
-    left: tuple[str, ...]
 
     @property
     def others(self) -> str:
@@ -70,7 +62,6 @@ class Code:
                     out.writestr(_entry(f"{JOB_CODE}/{name}"), path.read_bytes())
                 except OSError as error:
                     raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-            out.writestr(_entry(JOB_LEFT), json.dumps(self.left))
         return buffer.getvalue()
 
 
@@ -86,63 +77,65 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
         OrderError: with every mistake at once.
     """
     root = file.parent.resolve()
-    imports = find_imports(file, root)
-    mistakes = list(imports.mistakes)
     files: dict[str, Path] = {file.name: file}
-    for path in imports.files:
-        files.setdefault(path.relative_to(root).as_posix(), path)
+    for place, folder in (("", root), *((f"{package.name}/", package) for package in _packages(root))):
+        for path in _files(folder, code=True):
+            files.setdefault(place + path.relative_to(folder).as_posix(), path)
+    mistakes: list[str] = []
     for text in paths:
         try:
             for name, path in _named(text, root):
                 if files.setdefault(name, path).resolve() != path.resolve():
                     mistakes.append(f"--with {text}: {name} would lie where {files[name]} does")
-        except _Refused as error:
-            mistakes += [f"--with {text}: {mistake}" for mistake in error.args]
-    sizes: list[int] = []
-    for path in files.values():
-        try:
-            sizes.append(path.stat().st_size)
-            if not os.access(path, os.R_OK):
-                mistakes.append(f"can't read {path}: Permission denied")
-        except OSError as error:
-            mistakes.append(f"can't read {path}: {error.strerror}")
+        except (_Refused, OSError) as error:
+            mistakes.append(f"--with {text}: {error}")
+    sizes = [path.stat().st_size for path in files.values()]
     hint = ""
     if sum(sizes) > MAX_BYTES:
         largest = sorted(zip(sizes, files, strict=True), reverse=True)[:LARGEST]
         named = ", ".join(f"{name} {_size(size)}" for size, name in largest)
         mistakes.append(f"the job's files are {_size(sum(sizes))}, more than {_size(MAX_BYTES)}; the largest: {named}")
-        hint = "put large data on the hosts' own disks, and have the job read it there"
+        hint = "put large data on the hosts' own disks, and have the job read it there; or give the job its own folder"
     if mistakes:
         raise OrderError(tuple(mistakes), hint=hint)
-    left = tuple(_left(root, files))
-    return Code(files=files, sizes=tuple(sizes), left=left)
+    return Code(files=files, sizes=tuple(sizes))
 
 
-def parsed(file: Path, path: str) -> ast.Module:
-    """The syntax tree of ``file``, which the user calls ``path`` (nobody changes it); raises OrderError."""
+def _packages(folder: Path) -> Iterator[Path]:
+    """Packages of the project that ``folder`` lies in, but for those in ``folder``, which go with it."""
+    top = next(path for path in (folder, *folder.parents) if not (path / "__init__.py").is_file())
+    project = next((path for path in (top, *top.parents) if (path / "pyproject.toml").is_file()), top)
+    for place in (project, project / "src"):
+        if place != folder and place.is_dir():
+            yield from (
+                path
+                for path in sorted(place.iterdir())
+                if (path / "__init__.py").is_file() and not _stays(path) and path.name not in _OURS
+            )
+
+
+def _files(folder: Path, above: tuple[Path, ...] = (), *, code: bool) -> Iterator[Path]:
+    """Files of a folder and of those in it, through links; ``code``: Python files, of folders that have some."""
+    whole = folder.resolve()
+    if whole in above:
+        return
     try:
-        return _parsed(file.read_bytes(), path)
-    except OSError as error:
-        raise OrderError((f"can't read {path}: {error.strerror}",)) from error
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        where = f"{path}:{error.lineno}" if error.lineno else path
-        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        raise OrderError(
-            (f"{where}: {error.msg}" + (f": {line}" if line else ""),), hint=f"read as {version}"
-        ) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise OrderError((f"{path} is not Python: {error}",)) from error
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: bytes, path: str) -> ast.Module:
-    """Kept, since a job's file is looked at for several reasons, and by the train form at each key that is typed."""
-    return ast.parse(text, filename=path)
+        entries = [path for path in sorted(folder.iterdir()) if not _stays(path)]
+    except OSError:
+        if code:
+            return
+        raise
+    found = [path for path in entries if path.is_file() and (path.suffix == ".py" or not code)]
+    yield from found
+    if code and not found and above:
+        return
+    for path in entries:
+        if path.is_dir() and not (code and path.name in _OURS):
+            yield from _files(path, (*above, whole), code=code)
 
 
 class _Refused(Exception):
-    """What ``--with`` names can't be sent; one argument for each reason."""
+    """What ``--with`` names can't be sent, and why."""
 
 
 def _named(text: str, root: Path) -> Iterator[tuple[str, Path]]:
@@ -163,69 +156,17 @@ def _named(text: str, root: Path) -> Iterator[tuple[str, Path]]:
     if not path.is_dir():
         raise _Refused("neither a file nor a folder")
     prefix = "" if path == root else f"{place}/"
-    found = list(_walk(path))
+    found = list(_files(path, code=False))
     if not found:
         raise _Refused("no file in it to send: hidden ones, caches and virtual environments stay here")
+    if len(found) > MAX_FILES:
+        raise _Refused(f"more than {MAX_FILES:,} files in it")
     for inner in found:
         yield prefix + inner.relative_to(path).as_posix(), inner
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """The files of a folder and of those in it, in order, but for what stays here."""
-    whole = folder.resolve()
-    refused: list[str] = []
-    waiting = [folder]
-    count = 0
-    while waiting:
-        here = waiting.pop()
-        try:
-            entries = sorted(here.iterdir())
-        except OSError as error:
-            refused.append(f"can't read {here}: {error.strerror}")
-            continue
-        for path in entries:
-            if _stays(path):
-                continue
-            if path.is_symlink() and (path.is_dir() or not path.exists() or not path.resolve().is_relative_to(whole)):
-                reason = "to nothing" if not path.exists() else f"to {path.resolve()}"
-                refused.append(f"{path} is a link {reason}; name what it leads to with a --with of its own")
-            elif path.is_dir():
-                waiting.append(path)
-            elif not stat.S_ISREG(path.stat().st_mode):
-                refused.append(f"{path} is not a file with content")
-            else:
-                count += 1
-                yield path
-            if count > MAX_FILES:
-                raise _Refused(f"more than {MAX_FILES:,} files in it")
-    if refused:
-        raise _Refused(*refused)
-
-
 def _stays(path: Path) -> bool:
     return path.name.startswith(".") or path.name in _CACHES or (path / "pyvenv.cfg").is_file()
-
-
-def _left(root: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    """Files beside the job that are not sent, those next to it first; not all, where there are very many."""
-    waiting = deque([root])
-    looked_at = 0
-    while waiting:
-        try:
-            entries = sorted(waiting.popleft().iterdir())
-        except OSError:
-            continue
-        for path in entries:
-            looked_at += 1
-            if looked_at > MAX_LEFT:
-                return
-            if _stays(path):
-                continue
-            name = path.relative_to(root).as_posix()
-            if path.is_dir() and not path.is_symlink():
-                waiting.append(path)
-            elif name not in files and name.isprintable():
-                yield name
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -15,6 +15,7 @@ from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.before_start import archive_of, refuse_early, refuse_for
+from hetero_tui.runs.description import described
 from hetero_tui.runs.launch import environment, specification
 from hetero_tui.runs.listing import list_runs
 from hetero_tui.runs.order import Order
@@ -105,6 +106,7 @@ async def survey_of(
     archive = await archive_of(order, notice)
     await fleet.look()
     refuse_early(fleet, order)
+    order = await described(fleet, order, archive, notice)
     if head_name(fleet.surveyed) is None:
         await fleet.bring_up()
     spec = specification(fleet, "plan", order.job.reference, order.settings)

@@ -1,10 +1,13 @@
 """Reads and checks an order to train: a ready-made job or the user's file, and settings, before anything starts.
 
-Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_tui.runs.outline`).
+Nothing of the user's runs on the laptop. What a file defines, and whether its own settings are right, the head says
+when it imports it (:mod:`~hetero_tui.runs.description`).
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +18,16 @@ from hetero_tui import deadlines
 from hetero_tui.errors import ChangesError, OrderError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.install.lock import mistakes_in
-from hetero_tui.runs.code import Code, collect, parsed
-from hetero_tui.runs.outline import Outline, outline
+from hetero_tui.runs.code import Code, collect
 from hetero_tui.text import HostText, meant
 from hetero_tui.transport import Transport
 from remote_agent import kinds
 from remote_agent import settings as fields
 from remote_agent.idle_settings import idle
-from remote_agent.job_settings import READY, REQUIRED, WHAT_A_JOB_IS, OwnSetting, of_class
+from remote_agent.job_settings import CONFIGS, READY, REQUIRED, VALIDATED, OwnSetting, of_class
 from remote_agent.search import Search
 
-_READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
-
-READY_JOBS = tuple(_READY_FILES)
+READY_JOBS = tuple(CONFIGS)
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
@@ -35,21 +35,27 @@ HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to train: a ready job's name, or a file of the user's and the name in it (empty: a script).
+    """What to train: a ready job's name, or a file of the user's and the name in it.
 
-    ``requirements`` are what that needs installed, ``own`` the job's own settings; ``is_open``: it may have others,
-    which only its host knows.
+    Attributes:
+        name: empty: the file's only job, or it is a script.
+        requirements: what it needs installed.
+        own: its own settings, of a ready job.
     """
 
     name: str
     file: Path | None = None
     requirements: tuple[str, ...] = ()
     own: tuple[OwnSetting, ...] = ()
-    is_open: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may have settings that only the host which imports it knows."""
+        return self.file is not None
 
     @property
     def reference(self) -> str:
-        """How the coordinator finds it: the ready job's name, or ``file.py:Name`` beside its ``run.json``."""
+        """How the coordinator finds it: the ready job's name, or ``file.py:Name``."""
         if self.file is None:
             return self.name
         return f"{self.file.name}:{self.name}" if self.name else self.file.name
@@ -116,7 +122,7 @@ def read_order(
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
     if not found.is_open:  # else only the job's host knows whether it has a setting of that name itself
-        wanted = with_whole_names(wanted, own_hints(found))
+        wanted = fields.with_whole_names(wanted, own_hints(found))
     rest = rest_of(found)
     said = fields.check(wanted, own=own_hints(found), is_open=found.is_open, rest=rest, swept=swept)
     mistakes += [placed(mistake, wanted, found) for mistake in said]
@@ -140,30 +146,18 @@ def placed(mistake: str, wanted: Collection[str], job: Job) -> str:
     return f"--set {mistake}" if not equals or name in wanted else f"{job.file or job.name}: TrainingConfig: {mistake}"
 
 
-def with_whole_names(wanted: Mapping[str, str], own: Collection[str]) -> Mapping[str, str]:
-    """Settings by their whole names: ``lr`` is ``learning_rate``, unless that is given as well."""
-    known = (*own, *fields.names())
-    names = {name: kinds.spelt_out(name, known) for name in wanted}
-    return {name if names[name] in wanted else names[name]: value for name, value in wanted.items()}
-
-
 NO_VALIDATION = "the job has no validation data, as create_validation_data() gives it"
 
 
 def has_no_validation(job: Job) -> bool:
     """True for a ready job without validation data."""
-    return job.file is None and bool(job.name) and b"create_validation_data" not in ready_file(job).read_bytes()
-
-
-def ready_file(job: Job) -> Path:
-    """The file of a ready job."""
-    return Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
+    return job.name in CONFIGS.keys() - VALIDATED and job.file is None
 
 
 def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
     """Settings for a resumed run, from ``key=value`` each; raises ChangesError with every mistake at once."""
     wanted, wrong = parse_settings(pairs)
-    wanted = with_whole_names(wanted, ())
+    wanted = fields.with_whole_names(wanted)
     mistakes = [f"--set {pair!r} is not key=value" for pair in wrong]
     kept = [name for name in wanted if name in fields.names() and name not in fields.WHEN_RESUMED]
     mistakes += [f"--set {name}: a run keeps it from its start; for another value start a new run" for name in kept]
@@ -185,8 +179,7 @@ def parse_job(text: str) -> Job:
     """The job that ``text`` names; see :func:`read_order`.
 
     Raises:
-        OrderError: neither a ready job nor a readable Python file with such a job, as far as its text tells; every
-            mistake in the settings that stand in it is named as well.
+        OrderError: neither a ready job nor a readable Python file.
     """
     if text in READY_JOBS:
         return Job(text, None, REQUIRED.get(text, ()), of_class(READY[text]) if text in READY else ())
@@ -209,43 +202,39 @@ def parse_job(text: str) -> Job:
         close = kinds.nearest(file.stem, beside)  # all end alike, which makes no two of them alike
         file_meant = f"; did you mean '{close}.py'?" if close else ""
         raise OrderError((f"no file {path}{file_meant}",), hint=HINT)
-    tree = parsed(file, path)
-    found = outline(tree)
-    mistakes = [
-        f"{path}:{line}: TrainingConfig: {mistake}"
-        for line, given in found.configs
-        for mistake in fields.check(given, parse=False)
-    ]
-    try:
-        name = _checked(found, path, name) if name else _only_job(found, path)
-    except OrderError as error:
-        raise OrderError((*error.mistakes, *mistakes), hint=error.hint) from None
-    needed = found.requirements(name)
-    if needed is None:
-        mistakes.append(f"{path}: `requirements` of {name!r} is not a list of package names that the text shows")
-    mistakes += [f"{path}: requirements: {mistake}" for mistake in mistakes_in(needed or ())]
-    if mistakes:
-        raise OrderError(tuple(mistakes))
-    own, is_open = found.settings(name)
-    return Job(name, file, needed or (), own, is_open)
+    needed = requirements_in(file)
+    if mistakes := mistakes_in(needed):
+        raise OrderError(tuple(f"{path}: requirements: {mistake}" for mistake in mistakes))
+    return Job(name, file, needed)
 
 
-def chosen_by(job: Job) -> Mapping[str, Any]:
-    """Settings in the job's own ``TrainingConfig``, as far as its text shows them; empty where it may be another's.
+_REQUIREMENTS = re.compile(
+    r"""^[ \t]*requirements\b[^=\n]*=\s*([\[(](?:[^\])"'#]|"[^"]*"|'[^']*'|\#.*)*[\])])""", re.MULTILINE
+)
+
+
+def requirements_in(file: Path) -> tuple[str, ...]:
+    """All words of each ``requirements = [...]`` in a file: the hosts need them before they can import it.
 
     Raises:
         OrderError: the file can't be read.
     """
-    file = job.file or ready_file(job)
-    text = outline(parsed(file, str(file)))
-    return text.configs[0][1] if len(text.configs) == 1 and len(text.jobs()) == 1 else {}
+    try:
+        texts = _REQUIREMENTS.findall(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise OrderError((f"can't read {file}: {error.strerror}",)) from error
+    words: list[object] = []
+    for text in texts:
+        with contextlib.suppress(ValueError, SyntaxError):  # it takes running to know, or it stands in a text
+            words += list(ast.literal_eval(text)) if "," in text or text[0] == "[" else []
+    return tuple(dict.fromkeys(str(word) for word in words))
 
 
 def rest_of(job: Job) -> Mapping[str, Any]:
     """The settings that a ready job has beside those that are given; of others only the host knows them."""
     if job.file is not None or not job.name:
         return {}
-    return {**fields.defaults(), **fields.OF_ORDERS, **chosen_by(job)}
+    return {**fields.defaults(), **fields.OF_ORDERS, **CONFIGS[job.name]}
 
 
 def without_effect(job: Job, settings: Mapping[str, str], swept: Collection[str]) -> dict[str, str]:
@@ -257,45 +246,6 @@ def without_effect(job: Job, settings: Mapping[str, str], swept: Collection[str]
 def own_hints(job: Job) -> dict[str, Any]:
     """What the job's own settings have to be, by name."""
     return {setting.name: setting.hint for setting in job.own}
-
-
-def _checked(found: Outline, path: str, name: str) -> str:
-    """Return ``name``; raises OrderError if the file shows that it is no job."""
-    if name in found.guarded:
-        raise OrderError(
-            (f'{path}:{found.guarded[name]}: {name!r} is defined under `if __name__ == "__main__":` only',),
-            hint="that does not run on the fleet: define the job above it",
-        )
-    if name not in found.values:
-        if found.is_open:
-            return name
-        hint = f"it defines: {', '.join(found.public())}" if found.public() else "it defines nothing"
-        raise OrderError((f"{path} has no {name!r}{meant(name, found.public())}",), hint=hint)
-    verdict, why = found.verdict(name)
-    if verdict == "no job":
-        line = getattr(found.values[name], "lineno", 0)
-        raise OrderError((f"{path}:{line}: {why}",), hint=WHAT_A_JOB_IS)
-    return name
-
-
-def _only_job(found: Outline, path: str) -> str:
-    """The name of the file's only job; raises OrderError if its text shows none, or several."""
-    jobs = found.jobs()
-    if len(jobs) == 1:
-        return jobs[0]
-    if jobs:
-        raise OrderError((f"{path} has several jobs: {', '.join(jobs)}",), hint=f"say which: {path}:{jobs[0]}")
-    mains = ", ".join(f"{name} (line {line})" for name, line in found.guarded.items())
-    if mains:
-        raise OrderError(
-            (f'{path} defines {mains} under `if __name__ == "__main__":` only',),
-            hint="that does not run on the fleet: define the job above it",
-        )
-    names = ", ".join(found.public())
-    raise OrderError(
-        (f"{path} has no job that its text shows",),
-        hint=f"{WHAT_A_JOB_IS}. If one is among these, name it as {path}:Name: {names}" if names else WHAT_A_JOB_IS,
-    )
 
 
 OURS = {
@@ -319,7 +269,11 @@ def read_script(path: str, arguments: Sequence[str] = (), paths: Sequence[str] =
         beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
         cause = f"{path} is not a Python file" if file.exists() else f"no file {path}"
         raise OrderError((cause + meant(f"{file.stem}.py", beside),), hint="name a script: FILE.py")
-    parsed(file, path)
+    try:
+        compile(file.read_bytes(), path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) else path
+        raise OrderError((f"{where}: {getattr(error, 'msg', error)}",)) from error
     return Order(Job("", file), {}, collect(file, paths), tuple(arguments))
 
 

@@ -5,7 +5,6 @@ How a sweep is carried out is in :mod:`remote_agent.sweep`.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,15 +15,12 @@ from hetero_tui.errors import OrderError, RunError, SweepError
 from hetero_tui.fleet import agent
 from hetero_tui.runs.order import (
     NO_VALIDATION,
-    Job,
     Order,
     has_no_validation,
     own_hints,
-    parse_job,
     parse_settings,
     read_order,
     rest_of,
-    with_whole_names,
     without_effect,
 )
 from hetero_tui.text import last_lines
@@ -94,10 +90,7 @@ def read_sweep(
         goal = Goal.of(metric)
     except ValueError as error:
         mistakes.append(f"--by {metric}: {error}")
-    named: Job | None = None
-    with contextlib.suppress(OrderError):  # it is among the mistakes already
-        named = parse_job(job)
-    own: Mapping[str, Any] = own_hints(named) if named is not None else {}
+    own: Mapping[str, Any] = own_hints(order.job) if order is not None else {}
     known = {**own, **fields.hints()}
     given = order.settings if order is not None else parse_settings(pairs)[0]
     rest = rest_of(order.job) if order is not None else {}
@@ -105,7 +98,7 @@ def read_sweep(
     wrong: list[str] = []
     for text in parameters:
         try:
-            parameter = parse_parameter(text, known, is_open=named is None or named.is_open)
+            parameter = parse_parameter(text, known, is_open=order is None or order.job.is_open)
             _refuse(parameter, given, found)
             found[parameter.name] = parameter
         except ValueError as error:
@@ -238,7 +231,7 @@ def order_from(
         hint = f"name it: hetero-tui train path/to/{result.job} --from {result.run}"
         raise OrderError((f"{result.job}, which was swept, is not in this folder",), hint=hint)
     given, wrong = parse_settings(pairs)
-    given = with_whole_names(given, ())
+    given = fields.with_whole_names(given)
     swept = {**{name: str(value) for name, value in result.config.items()}, **best.settings}
     if set(fields.GOALS) & set(given):  # one of them says how long
         swept = {name: value for name, value in swept.items() if name not in fields.GOALS}

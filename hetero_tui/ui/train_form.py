@@ -62,17 +62,17 @@ def settings() -> tuple[Setting, ...]:
 def settings_of(job: str) -> tuple[Setting, ...]:
     """Those of the job itself, then all others with the values that it has in the place of their defaults."""
     from hetero_tui.errors import OrderError
-    from hetero_tui.runs.order import chosen_by, parse_job  # not for the first picture
+    from hetero_tui.runs.description import chosen_by, own_settings  # not for the first picture
+    from hetero_tui.runs.order import parse_job
 
     try:
         found = parse_job(job)
         chosen = chosen_by(found)
     except OrderError:
         return settings()
-    own = tuple(Setting(name=each.name, default=each.default, unit="", help=each.help) for each in found.own)
+    own = tuple(Setting(name=each.name, default=each.default, unit="", help=each.help) for each in own_settings(found))
     others = (
-        dataclasses.replace(each, default=written(chosen[each.name])) if each.name in chosen else each
-        for each in settings()
+        dataclasses.replace(each, default=chosen[each.name]) if each.name in chosen else each for each in settings()
     )
     return (*own, *others)
 

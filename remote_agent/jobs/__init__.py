@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from remote_agent.job_settings import CONFIGS
 from remote_agent.kinds import nearest
 
-NAMES = ("digits", "text", "hf-lm")
+NAMES = tuple(CONFIGS)
 
 
 def ready(name: str) -> Any:

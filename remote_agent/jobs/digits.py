@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from remote_agent.job_settings import CONFIGS
 from remote_agent.training.config import TrainingConfig
 
 SPLIT_SEED = 1998
@@ -30,7 +31,7 @@ Part = tuple[Tensor, Tensor]
 class Digits:
     """The job; see :mod:`remote_agent.training.job`."""
 
-    config = TrainingConfig(num_iterations=150, batch_size=256, learning_rate=3e-3)
+    config = TrainingConfig(**CONFIGS["digits"])
 
     def create_model(self) -> nn.Module:
         """A network of 40,602 parameters: images ``(n, 1, 8, 8)`` in 0..1 to ``(n, 10)`` logits."""

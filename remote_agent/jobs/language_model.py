@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from remote_agent import wording
 from remote_agent.errors import first_line
-from remote_agent.job_settings import LanguageModel
+from remote_agent.job_settings import CONFIGS, LanguageModel
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
@@ -176,7 +176,7 @@ _UNKNOWN = 0.5
 class LanguageModelJob:
     """The job; see :mod:`remote_agent.training.job`."""
 
-    config = TrainingConfig(num_iterations=200, batch_size=16, learning_rate=2e-4, schedule="cosine", clip_norm=1.0)
+    config = TrainingConfig(**CONFIGS["hf-lm"])
     settings = LanguageModel()
     _read: Any = None  # the tokenizer
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent.job_settings import CONFIGS
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 
@@ -30,7 +31,7 @@ SKIP = frozenset({"test", "tests", "idlelib", "site-packages", "dist-packages", 
 class Text:
     """The job; see :mod:`remote_agent.training.job`."""
 
-    config = TrainingConfig(num_iterations=200, batch_size=32, learning_rate=2e-3)
+    config = TrainingConfig(**CONFIGS["text"])
 
     def create_model(self) -> nn.Module:
         """A GPT of about 1.03 million parameters: bytes ``(n, t)`` to logits ``(n, t, 256)``, ``t`` up to 64."""

@@ -40,18 +40,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent import job_settings, strategies
 from remote_agent.current_call import HERE
+from remote_agent.kinds import nearest
 from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
-from remote_agent.settings import OF_ORDERS, names
+from remote_agent.settings import OF_ORDERS, names, with_whole_names
 from remote_agent.training import in_turns
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, optimizer_options
-from remote_agent.training.user_code import checks, importing, job_code, losses, seeding, sending, side_effects
+from remote_agent.training.user_code import checks, job_code, losses, seeding
 from remote_agent.training.user_code.names import refuse_uncallable, refuse_uncalled
-from remote_agent.training.user_code.sending import dumps as dumps
-from remote_agent.training.user_code.sending import loads as loads
 from remote_agent.training.user_code.user_errors import CREATING
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 
@@ -90,7 +89,6 @@ def from_object(name: str, target: Any) -> Job:
     config = getattr(target, "config", None)
     if config is not None and not isinstance(config, TrainingConfig):
         raise JobError(f"the job {name!r}: its config is a {type(config).__name__}, not a TrainingConfig")
-    side_effects.note_patches()
     refuse_uncalled(target)
     refuse_uncallable(target)
     return Job(
@@ -123,7 +121,6 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
     """
     factory, validation = trainer.model_factory, getattr(trainer, "validation_data", None)
     callbacks = getattr(trainer, "callbacks", ())
-    side_effects.note_patches()
     refuse_uncalled(factory)
     refuse_uncallable(factory)
     return Job(
@@ -139,22 +136,30 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 
 def load(name: str, folder: Path) -> Job:
-    """Load a ready-made job by name, or ``file.py:Name`` from ``folder``; raises JobError."""
+    """Load a ready-made job by name, or ``file.py:Name`` from ``folder`` (no name: its only job); raises JobError."""
     from remote_agent import jobs
 
     if ":" not in name:
         return from_object(name, jobs.ready(name))
     file, _, attribute = name.partition(":")
-    sent = job_code.entered(folder)
-    path = (Path.cwd() if sent else folder) / Path(file).name
-    if not path.is_file():
-        raise JobError(f"there is no job file {path}", hint="name an existing file.py:Name")
-    noted = side_effects.noting_environment()(importing.import_job)
-    module = guard(f"importing {path.name}", noted, path, attribute, sent)
-    if not hasattr(module, attribute):
-        public = [entry for entry in vars(module) if not entry.startswith("_")]
-        raise JobError(f"{path.name} has no {attribute!r}", hint=f"it defines: {', '.join(public)}")
-    sending.loaded(module, path, attribute)
+    file = Path(file).name
+    module = guard(f"importing {file}", job_code.import_here, folder, file, attribute)
+    if not attribute:
+        found = job_code.jobs_in(module)
+        if len(found) > 1:
+            raise JobError(f"{file} has several jobs: {', '.join(found)}", hint=f"say which: {file}:{found[0]}")
+        attribute = found[0] if found else ""
+        name += attribute
+    if not attribute or not hasattr(module, attribute):
+        public = [entry for entry, value in vars(module).items() if entry[0] != "_" and not inspect.ismodule(value)]
+        close = nearest(attribute, public)
+        raise JobError(
+            f"{file} has no {attribute!r}" + (f"; did you mean {close!r}?" if close else "")
+            if attribute
+            else f"{file} has no job",
+            hint=f"it defines: {', '.join(public) or 'nothing'}"
+            + ("" if attribute else f". {job_settings.WHAT_A_JOB_IS}"),
+        )
     return from_object(name, getattr(module, attribute))
 
 
@@ -171,7 +176,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     given = {**left, **given}
     own = getattr(job.factory, "settings", None)
     if own is None:
-        return TrainingConfig.from_settings(given, job.config)
+        return TrainingConfig.from_settings(with_whole_names(given), job.config)
     if not dataclasses.is_dataclass(own) or isinstance(own, type):
         cause = f"the job {job.name!r}: its settings are a {type(own).__name__}"
         raise JobError(cause, hint="make it an object of a frozen dataclass: settings = Mine()")
@@ -179,6 +184,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     if both := sorted(hints.keys() & set(names())):
         hint = "call it otherwise; config.NAME has the engine's"
         raise JobError(f"the job {job.name!r}: its setting {both[0]!r} is called as one of the engine's", hint=hint)
+    given = with_whole_names(given, hints)
     config = TrainingConfig.from_settings(given, job.config, hints)
     job.factory.settings = guard("filling the job's settings", job_settings.filled, own, given)
     return config

@@ -29,7 +29,7 @@ from remote_agent.training.coordinator.reporting.progress import ProgressLine
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.errors import Interrupted, StorageError, TrainingError
 from remote_agent.training.result import TrainingResult, rows_of
-from remote_agent.training.user_code import inert
+from remote_agent.training.user_code import importing
 
 EVENTS_FILE = "events.jsonl"
 RUNS_FOLDER = "runs"
@@ -86,7 +86,7 @@ class DistributedTrainer:
         Ctrl-C, or one before the first step, ends the run at once. Workers' prints go to stderr.
 
         If ``hetero-tui train`` imports this script, the call does nothing, and the rest of the script does not run; see
-        :mod:`remote_agent.training.user_code.inert`.
+        :mod:`remote_agent.training.user_code.importing`.
 
         Args:
             num_iterations: steps to make, including those before a checkpoint; replaces the configuration's
@@ -101,8 +101,9 @@ class DistributedTrainer:
                 step, the newest checkpoint and the file of events.
             KeyboardInterrupt: Ctrl-C ended the run at once.
         """
-        if inert.applies():
-            return cast("TrainingResult", inert.instead_of_training())
+        if importing.is_importing():
+            importing.leave_out_training()
+            return cast("TrainingResult", None)
         config = self.config
         if num_iterations is not None:
             config = dataclasses.replace(config, num_iterations=num_iterations, epochs=0)

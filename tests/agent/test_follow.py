@@ -9,18 +9,16 @@ import time
 
 import pytest
 
-from remote_agent import deadlines, follow, stream
+from remote_agent import deadlines, follow
 from remote_agent.host import process_table
 from remote_agent.protocol import (
     FOLLOW_FILE_SHORTER,
-    FOLLOW_NO_FILE,
     FOLLOW_PROCESS_GONE,
     CheckpointSaved,
     History,
     Step,
     encode,
 )
-from remote_agent.stream import LineStream
 
 FINAL = json.dumps({"seq": 3, "time": 1.0, "kind": "run_finished"}).encode() + b"\n"
 
@@ -93,28 +91,6 @@ def test_the_stream_ends_when_the_process_that_started_it_is_killed(agent_enviro
     wait_until(lambda: process_table.find(child) is None, 30)
 
 
-def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(follow, "time", clock)
-    monkeypatch.setattr(stream, "time", clock)
-    monkeypatch.setattr(LineStream, "wait", lambda _, seconds: setattr(clock, "now", clock.now + seconds))
-    monkeypatch.setattr(deadlines, "FOLLOW_POLL_SECONDS", 0.125)  # whole in binary, as its sums are
-    monkeypatch.setattr(deadlines, "FILE_APPEARS_SECONDS", 2.5 * deadlines.HEARTBEAT_SECONDS)
-
-    assert follow.follow(tmp_path / "never", 0) == FOLLOW_NO_FILE
-    assert capfdbinary.readouterr().out == b"\n\n"
-    monkeypatch.setattr(deadlines, "PROCESS_BEGINS_SECONDS", 4.5 * deadlines.HEARTBEAT_SECONDS)
-    monkeypatch.setattr(follow, "_alive", lambda _: True)
-    assert follow.follow(tmp_path / "never", 0, (tmp_path, "coordinator")) == FOLLOW_NO_FILE
-    assert capfdbinary.readouterr().out == b"\n" * 4, "a living process has more time"
-
-
 def test_a_file_that_is_shorter_than_the_offset_is_another_file(agent, tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"short\n")
@@ -132,16 +108,11 @@ def test_only_a_final_event_ends_a_stream(line):
 
 def test_what_is_there_can_be_read_once_without_waiting(agent_stream, tmp_path):
     path = tmp_path / "output.jsonl"
-    path.write_bytes(b'{"line":1}\n{"line":2}\n{"li')
-    process = agent_stream("follow", str(path), "--once")
-    assert process.stdout.read() == b'{"line":1}\n{"line":2}\n'
-    assert process.wait(30) == 0
-
-
-def test_a_file_that_is_not_there_has_nothing_to_be_read_once(agent_stream, tmp_path):
-    process = agent_stream("follow", str(tmp_path / "output.jsonl"), "--once")
-    assert process.stdout.read() == b""
-    assert process.wait(30) == 0
+    for whole in (b"", b'{"line":1}\n{"line":2}\n'):
+        process = agent_stream("follow", str(path), "--once")
+        assert process.stdout.read() == whole
+        assert process.wait(30) == 0
+        path.write_bytes(b'{"line":1}\n{"line":2}\n{"li')
 
 
 def step(number: int) -> str:

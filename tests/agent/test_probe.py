@@ -175,27 +175,6 @@ def test_a_driver_that_prints_garbage_is_a_line_in_problems(tmp_path):
     assert len(facts["problems"]) == 2
 
 
-def test_an_nvidia_box_is_described_through_its_programs_answers(tmp_path):
-    _program(
-        tmp_path,
-        "nvidia-smi",
-        'if [ "$1" = -L ]; then echo "GPU 0: NVIDIA GeForce RTX 3090 (UUID: GPU-1)"; exit; fi\n'
-        'echo "0, NVIDIA GeForce RTX 3090, 24576, 550.54.14, GPU-1"',
-    )
-    facts = _probe(sys.executable, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert facts["problems"] == []
-    assert facts["accelerators"] == [
-        {
-            "kind": "cuda",
-            "index": 0,
-            "name": "NVIDIA GeForce RTX 3090",
-            "memory_bytes": 24576 * 2**20,
-            "driver": "550.54.14",
-            "uuid": "GPU-1",
-        }
-    ]
-
-
 def test_a_simulated_machine_has_the_cpu_alone(tmp_path):
     """On a computer with a GPU, too, the demo's machines train at the speeds that they show."""
     _program(tmp_path, "nvidia-smi", "echo '0, NVIDIA GeForce RTX 3060, 12288, 580.1, GPU-1, 8.6'")

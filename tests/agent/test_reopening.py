@@ -90,20 +90,6 @@ def test_a_run_keeps_the_devices_of_hosts_that_are_away_but_not_of_those_that_le
     assert [(entry.host, entry.device) for entry in spec.devices] == [("d", "cpu"), ("a", "cuda:0"), ("e", "cuda:0")]
 
 
-def test_what_was_half_written_goes(tmp_path: Path) -> None:
-    place = run_folder(tmp_path)
-    with (place / "events.jsonl").open("a") as file:
-        file.write('{"seq":3,"ti')
-    assert reopening.reopen(place / "events.jsonl") == reopening.Reopened(2, (place / "events.jsonl").stat().st_size)
-    assert numbers(place) == [1, 2]
-
-
-def test_a_stopped_run_can_go_on(tmp_path: Path) -> None:
-    place = run_folder(tmp_path, finished(stopped=True))
-    runs.reopen(tmp_path, "digits-1", specification("new"))
-    assert numbers(place) == [1, 2]
-
-
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_run_goes_on_with_the_settings_that_change(tmp_path: Path, stopped: bool) -> None:
     place = run_folder(tmp_path, finished(stopped=stopped))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import io
-import os
 import sys
 from pathlib import Path
 
@@ -168,21 +165,3 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     assert (found.step, found.seq, found.started) == (11_998, 12_000, 5.0)
     assert decoded == 2 + MEASURED_STEPS + runs.CURVE_POINTS, "the first, the last, the last steps, those of the curve"
     assert len(found.curve) == runs.CURVE_POINTS
-
-
-def test_a_run_on_a_full_disk_is_not_made_ready_and_the_disk_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary(tmp_path, step(1, 7), failed(2, 7))
-    place = tmp_path / "runs/r"
-    (place / "checkpoints").mkdir()
-    (place / "checkpoints/step-00000007.json").touch()
-
-    def full(path: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(sys, "argv", ["runs", "--folder", str(tmp_path), "--reopen", "r"])
-    monkeypatch.setattr(sys, "stdin", io.StringIO((place / "run.json").read_text() + "\n"))
-    monkeypatch.setattr(Path, "write_text", full)
-    assert runs.main() == 1
-    assert capsys.readouterr().err == f"No space left on device: {place}/run.json.part\n"

@@ -94,6 +94,7 @@ def test_halving_keeps_the_best_of_many_and_saves_most_steps() -> None:
 
 def test_a_trials_loss_is_the_mean_of_its_last_quarter() -> None:
     assert recent([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 3.0]) == 2.0
+    assert recent([5.0, 1.0, 3.0]) == 3.0, "of few the last one alone"
     assert recent([4.0]) == 4.0
     assert recent([]) is None
     assert recent([1.0, None]) is None
@@ -104,10 +105,3 @@ def test_a_trial_whose_figure_is_not_finite_does_not_go_on_even_alone() -> None:
         assert not Halving().goes_on(0, 0, figure)
     assert Halving().goes_on(0, 0, 1.0)
     assert not Halving(sign=-1).goes_on(0, 0, -math.inf)
-
-
-def test_of_few_losses_the_last_one_alone_counts() -> None:
-    assert recent([5.0, 1.0, 3.0]) == 3.0
-    assert recent([4.0]) == 4.0
-    assert recent([]) is None
-    assert recent([1.0, None]) is None

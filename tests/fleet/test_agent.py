@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from pathlib import Path
 
@@ -47,30 +46,6 @@ async def test_what_prints_lines_for_a_laptop_gets_signs_of_life_from_it(
     transport = LocalTransport(Host(name="nas", connection="local"))
     async with asyncio.timeout(20), agent.follow(transport, "lab", "sampling", step="watch") as lines:
         assert [line.raw async for line in lines] == ["heard", "heard"]
-
-
-async def test_the_agent_keeps_byte_code_and_takes_none_of_another_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process of the agent before may write its byte code at the moment when the new one takes that one's place."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    transport = LocalTransport(Host(name="nas", connection="local"))
-    cache = tmp_path / agent.folder("lab") / "agent" / "remote_agent" / "__pycache__"
-    before = tmp_path / "before"
-    for word in ("one", "two"):  # of the same length
-        files = (("remote_agent/__init__.py", b""), ("remote_agent/word.py", f"print({word!r})\n".encode()))
-        monkeypatch.setattr(agent, "_sources", lambda files=files: files)
-        agent._archive.cache_clear()
-        await agent.ship(transport, "lab", sys.executable)
-        if before.exists():
-            shutil.copytree(before, cache)
-        done = await agent.call(transport, "lab", "word", step="say")
-        assert done is not None
-        assert done.stdout.raw == f"{word}\n"
-        if not before.exists():
-            shutil.copytree(cache, before)
-    agent._archive.cache_clear()
-    assert [path.name.partition(".")[0] for path in before.glob("word.*.pyc")] == ["word"]
 
 
 @pytest.mark.parametrize(

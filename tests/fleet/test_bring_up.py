@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import stat
 from collections.abc import Sequence
@@ -33,7 +32,6 @@ from tests.specs import node_spec
 HOSTS = ("mercer", "crosby", "nas")
 HEAD = "mercer"
 SECRET = "5ec2e7" + 58 * "0"
-PATIENCE = 10.0
 
 
 def node(host: str) -> protocol.NodeSpec:
@@ -167,22 +165,6 @@ async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
     assert [machine.given for machine in fleet.machines] == [{}] * 3
 
 
-async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
-    tmp_path: Path, make_facts: Any
-) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="read token"), running=("mercer", "crosby"))
-    with pytest.raises(
-        ClusterError, match=r"the running cluster's head, mercer, can't be asked.*connection broke"
-    ) as failed:
-        await fleet.up()
-    assert failed.value.hint == "is the machine on?"
-    assert fleet.state.cluster_state is ClusterState.DEGRADED
-    assert fleet.host_states == [HostState.UNREACHABLE, HostState.UP, HostState.UNKNOWN]
-
-    fleet.sampled(HEAD)
-    assert fleet.host_states[0] is HostState.UP
-
-
 KILLED = protocol.NodeReport(host=HEAD, state=RayState.STOPPED, cause="Ray was killed", hint="see its memory")
 
 
@@ -212,36 +194,6 @@ async def test_a_named_head_that_fails_is_not_replaced_nor_is_the_second_one(tmp
     with pytest.raises(ClusterError, match=r"the head (crosby|nas) did not start: Ray was killed"):
         await fleet.up()
     assert fleet.state.cluster_state is ClusterState.DOWN
-
-
-class Late(Machine):
-    """A machine whose Ray has not joined until ``may_join`` is set."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.may_join = asyncio.Event()
-
-    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
-        if step == "start Ray":
-            await self.may_join.wait()
-        return await super().run(command, step=step, deadline=deadline, stdin=stdin)
-
-
-async def test_what_needs_only_the_head_begins_while_the_other_hosts_join(tmp_path: Path, make_facts: Any) -> None:
-    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=())
-    late = Late("nas")
-    fleet.swap(late)
-    seen: list[list[HostState]] = []
-
-    async def on_head() -> None:
-        seen.append(fleet.host_states)
-        late.may_join.set()  # it joins only once this was called
-
-    async with asyncio.timeout(PATIENCE):
-        report = await fleet.up(on_head)
-    ((head, _, last),) = seen
-    assert (head, last) == (HostState.UP, HostState.STARTING)
-    assert report.joined == HOSTS
 
 
 def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_was_killed() -> None:

@@ -72,12 +72,6 @@ def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path)
     assert ledger.token() is None
 
 
-def test_a_secret_that_can_not_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "lab" / "token").mkdir(parents=True)
-    with pytest.raises(ClusterError, match="lab/token: Is a directory"):
-        Ledger("lab", tmp_path).token()
-
-
 def test_ledger_and_token_are_for_this_user_alone(tmp_path: Path) -> None:
     ledger = Ledger("lab", tmp_path)
     ledger.intend(MERCER, "node")

@@ -115,12 +115,6 @@ def test_a_machine_whose_torch_is_built_for_other_devices_trains_on_its_cpu_and_
     assert f"torch is built for {title}" in problem.hint
 
 
-def test_a_machine_with_one_vendors_gpus_has_nothing_to_note(make_facts: Any) -> None:
-    assert make_facts(accelerators=[ROCM]).notes == ()
-    assert make_facts(accelerators=[ROCM], torch_build="rocm6.4").notes == ()
-    assert make_facts().notes == ()
-
-
 def test_no_device_is_named_twice(make_facts: Any) -> None:
     apple = {"kind": "mps", "name": "Apple M2 Ultra"}
     facts = make_facts(accelerators=[apple | {"index": 0}, apple | {"index": 1}])

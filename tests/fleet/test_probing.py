@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,17 +104,6 @@ async def test_a_folder_of_ours_that_can_not_be_made_is_told_before_anything_is_
     assert re.match(says, facts.disk.unwritable)
 
 
-@pytest.mark.parametrize("name", ["a\tb", "a\nb", "a\x1b[31mb"])
-async def test_a_home_whose_name_no_line_can_hold_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    (tmp_path / name).mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / name))
-    facts = await probe(tmp_path)
-    assert re.match(r"the name of the home folder has a tab, a line break", facts.disk.unwritable)
-    assert re.search(r"/a\?(\[31m)?b", facts.home)
-
-
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
@@ -165,18 +153,6 @@ def test_a_folder_has_one_identity_by_whatever_path(tmp_path: Path) -> None:
     assert a != b
     assert none is None
     assert look(str(tmp_path / "a"), 8.0)["disk"]["identity"] == a
-
-
-def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    facts = look(str(tmp_path), 8.0)
-    assert facts["disk"]["free_bytes"] > 0
-    assert facts["limits"]
 
 
 @pytest.mark.parametrize("version", ["Python 2.7.18", "Python 3.6.9"])

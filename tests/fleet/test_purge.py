@@ -22,25 +22,6 @@ def left(machines: EmbeddedMachines, name: str) -> list[str]:
     return sorted(path.name for path in (machines.machine(name).home / ".hetero-tui").glob("*/*"))
 
 
-async def test_environments_go_with_purge_and_stay_without(machines: EmbeddedMachines):
-    path = machines.folder / "inventory.yaml"
-    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
-        equip(session, machines)
-        report = await session.down()
-        assert report.leftovers == ()
-        assert left(machines, "half") == ["env", "install", "runs"]
-
-        report = await session.down(purge=True)
-        assert report.leftovers == ()
-        assert {removed.host for removed in report.removed if removed.kind == "environment"} == {
-            "fast",
-            "half",
-            "quarter",
-        }
-        assert left(machines, "half") == ["runs"], "what was trained stays"
-        assert session._fleet.environments.entries() == ()
-
-
 async def test_a_purge_takes_all_but_the_runs_where_there_is_no_environment_too_and_what_stays_is_named(
     machines: EmbeddedMachines,
 ):

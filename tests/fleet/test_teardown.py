@@ -13,11 +13,10 @@ from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import HostKeyChanged
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.teardown import announcement, preview, tear_down
+from hetero_tui.fleet.teardown import tear_down
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
-from hetero_tui.state import State
 from hetero_tui.transport.base import Completed
 from hetero_tui.transport.local import LocalTransport
 from remote_agent.host import layout, processes
@@ -108,10 +107,3 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:
     """Start a Python program as a process of this cluster."""
     return processes.launch(folder, name, [sys.executable, "-c", program, *arguments], folder / "logs" / f"{name}.log")
-
-
-def test_a_teardown_says_what_it_knows_of_and_claims_nothing_where_it_knows_of_nothing() -> None:
-    state = State(cluster="lab")
-    assert announcement(preview(state, ())) == "tearing lab down: every host is looked at"
-    known = announcement(preview(state, ("b", "a")))
-    assert known == "tearing lab down: what was started on a, b; every host is looked at"

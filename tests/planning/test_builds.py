@@ -14,11 +14,8 @@ def card(name="A card", capability=None, driver=None, kind="cuda", index=0):
     ("capability", "driver", "build", "why"),
     [
         ("8.6", "580.65.06", "cu130", "compute capability 8.6"),
-        ("7.5", "580.65.06", "cu130", "compute capability 7.5"),
         ("6.1", "580.65.06", "cu126", "no kernels for TITAN"),  # by the driver alone it would be CUDA 13
-        ("7.0", "590.10", "cu126", "no kernels for TITAN"),
         ("8.6", "550.54.14", "cu126", "older than 580"),
-        ("8.6", "525.60.13", "cu126", "older than 580"),
         ("8.6", "525.53", "cpu", "too old"),
         ("5.2", "470.82.01", "cpu", "too old"),
         ("3.5", "535.10", "cpu", "older than any kernel"),

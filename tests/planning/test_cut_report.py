@@ -7,11 +7,9 @@ import json
 import pytest
 
 from hetero_tui.planning import cut_report
-from hetero_tui.planning.what_if import changed
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.pipeline import planned
 from remote_agent.planning.survey import Device, Host, Survey, Work
-from remote_agent.planning.ways import PIPELINE
 from remote_agent.settings import TrainingConfig
 
 CONFIG = TrainingConfig(strategy="pipeline", batch_size=16)
@@ -36,16 +34,6 @@ FLEET = Survey(
 PLAN = planned(FLEET, CONFIG)
 
 
-def test_a_prediction_of_a_cut_has_what_others_have() -> None:
-    best = cut_report.prediction(FLEET, PLAN)
-    assert (best.samples, best.parts, best.shares) == (16, {}, {"mercer/cpu": 16, "nas/cpu": 16})
-    assert (best.way.strategy, best.way.hosts, best.way.codec) == (PIPELINE, ("mercer", "nas"), PLAN.cut.codec)
-    assert best.busy_s == pytest.approx({"mercer/cpu": 8 * 0.04, "nas/cpu": 8 * 0.04})
-    only = cut_report.choice(best)
-    assert (only.best, only.ways, only.gains, only.refused, only.considered) == (best, (best,), {}, (), 1)
-    assert only.alone is only.everything is None
-
-
 def test_scripts_get_the_stages_beside_what_every_plan_has() -> None:
     found = json.loads(json.dumps(cut_report.document(FLEET, PLAN, measured=True)))
     chosen = found["chosen"]
@@ -60,12 +48,3 @@ def test_scripts_get_the_stages_beside_what_every_plan_has() -> None:
     assert [each["memory"] for each in chosen["stages"]] == [PLAN.memory(stage) for stage in PLAN.cut.stages]
     assert [each["seconds"] for each in chosen["stages"]] == pytest.approx([0.04, 0.04])
     assert found["measured_now"] is True
-
-
-def test_a_device_that_is_thought_of_gets_blocks_as_fast_as_its_figures_say_and_one_less_leaves_too_little_room() -> (
-    None
-):
-    added = changed(FLEET, ["add=rtx4070@1gbit"])
-    assert cut_report.rows(added, planned(added, CONFIG))[0][:2] == ["rtx4070", "rtx4070"]
-    fewer = changed(FLEET, ["without=pi"])
-    assert len(planned(fewer, CONFIG).cut.stages) == 2

@@ -78,7 +78,6 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
             ],
         ),
         (f"{TOP}hosts: {{}}\n", ["line 4: hosts: expected one host or more"]),
-        (f"{TOP}hosts: 3\n", ["line 4: hosts: expected one host or more"]),
         (TOP, ["hosts: expected one host or more"]),
         (
             f"{TOP}hosts: {{a: 3}}\n",
@@ -86,15 +85,12 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
         ),
         (f"{TOP}hosts: {{a: {{}}}}\n", ["line 4: hosts.a: expected speed (samples/s), or device together with gflop"]),
         (f"{TOP}hosts: {{a: {{speed: 0}}}}\n", ["line 4: hosts.a.speed: expected a number above 0, not 0"]),
-        (f"{TOP}hosts: {{a: {{speed: -2}}}}\n", ["expected a number above 0, not -2"]),
         (f"{TOP}hosts: {{a: {{speed: 1e15}}}}\n", ["expected a number above 0"]),
-        (f"{TOP}hosts: {{a: {{speed: true}}}}\n", ["expected a number above 0, not True"]),
         (f"{TOP}hosts: {{a: {{speed: x}}}}\n", ["expected a number above 0, not 'x'"]),
         (f"{TOP}hosts: {{a: {{speed: 1, count: 1.5}}}}\n", ["hosts.a.count: expected a whole number above 0, not 1.5"]),
         (f"{TOP}hosts: {{a: {{speed: 1, link: 0mbit}}}}\n", ["hosts.a.link: no link '0mbit': expected wifi, 100mbit"]),
         (f"{TOP}hosts: {{a: {{speed: 1, sped: 2}}}}\n", ["hosts.a.sped: no such key; did you mean 'speed'?"]),
         (f"{TOP}hosts: {{a: {{device: rtx4071}}}}\n", ["hosts.a.device: no device 'rtx4071'; did you mean 'rtx4070'?"]),
-        (f"{TOP}hosts: {{a: {{device: zzz}}}}\n", ["no device 'zzz'; there are rtx4090,"]),
         (f"{TOP}colour: red\nhosts: {{a: {{speed: 1}}}}\n", ["line 4: colour: no such key; there are parameters,"]),
         (
             "hosts: {a: {device: m1}}\n",
@@ -105,7 +101,6 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
             ["expected a name that can be shown, not 'a\\x1b[31m'", "expected a name that can be shown, not ' '"],
         ),
         (f"{TOP}hosts: {{a: {{speed: 1, watts: 3}}}}\n", ["line 4: hosts.a.watts: watts in a fleet file was removed"]),
-        ("parameters: 1.5\nbatch: 2\nhosts: {a: {speed: 1}}\n", ["parameters: expected a whole number above 0"]),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: list[str]) -> None:

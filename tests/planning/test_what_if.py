@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from hetero_tui.cli import application
 from hetero_tui.errors import PlanError
-from hetero_tui.planning import catalogue, fleet_file
+from hetero_tui.planning import catalogue
 from hetero_tui.planning.what_if import changed, check
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
-from remote_agent.planning.choice import choose
 from remote_agent.planning.survey import Device, Host, Survey, Work
 
 FLEET = """
@@ -106,14 +105,6 @@ def test_every_change_that_can_not_be_made_is_named_at_once() -> None:
     assert "did you mean 'nas'?" in told
     assert "no link '2bit'" in told
     assert "did you mean 'add'?" in told
-
-
-def test_a_fleet_file_is_planned_for(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(FLEET)
-    survey = fleet_file.read(path)
-    assert survey.names == ("gpu-1", "gpu-2", "gpu-3", "nas")
-    assert "nas" not in choose(survey).best.way.hosts
 
 
 def test_a_change_that_can_not_be_made_is_refused_before_anything_is_measured(tmp_path: Path) -> None:

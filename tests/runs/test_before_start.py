@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from hetero_tui.errors import OrderError, RunError
-from hetero_tui.fleet.live import LiveFleet
-from hetero_tui.inventory import Host, Inventory
+from hetero_tui.errors import OrderError
+from hetero_tui.inventory import Host
 from hetero_tui.runs import before_start
 from hetero_tui.runs.order import read_order
-
-
-def fleet(monkeypatch: pytest.MonkeyPatch) -> LiveFleet:
-    """Two fit hosts."""
-    hosts = tuple(Host(name=name, connection="local") for name in ("a", "b"))
-    monkeypatch.setattr(before_start, "judged", lambda *_: ({host.name: (host, None) for host in hosts}, {}))
-    return cast("LiveFleet", SimpleNamespace(inventory=Inventory(cluster="lab", hosts=hosts), surveyed={}, probed=()))
-
-
-@pytest.mark.parametrize(
-    ("pair", "security", "said"),
-    [
-        ("strategy=allreduce", "tls", "strategy=allreduce would send gradients in clear"),
-        ("deterministic=true", "tls", "deterministic=true would send gradients in clear"),
-        ("strategy=sync", "tls", ""),
-        ("strategy=allreduce", "token", ""),
-    ],
-)
-async def test_what_can_not_be_encrypted_is_refused_before_the_cluster_is_started(
-    monkeypatch: pytest.MonkeyPatch, pair: str, security: Any, said: str
-) -> None:
-    looked_at = fleet(monkeypatch)
-    looked_at.inventory = looked_at.inventory.model_copy(update={"security": security})
-    with pytest.raises(RunError, match=said) if said else nullcontext():
-        before_start.refuse_early(looked_at, read_order("digits", [pair]))
 
 
 @pytest.mark.parametrize(

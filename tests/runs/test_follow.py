@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
 
 import pytest
 
@@ -17,8 +16,6 @@ from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
 
 EVENTS, BREAKS = 60, (10, 30)
-BIG = 200
-"""Events that are more together than what is on its way over a connection at any time."""
 
 CLUSTER = "followed"
 
@@ -93,52 +90,6 @@ async def test_a_connection_that_breaks_twice_loses_no_event_and_doubles_none(ma
         await transport.close()
     assert seen == list(range(1, EVENTS + 2))
     assert len(breaks) >= len(BREAKS)
-
-
-async def test_a_history_that_breaks_off_is_read_again_with_few_of_its_steps_and_what_is_new_is_read_whole(
-    machines: EmbeddedMachines,
-) -> None:
-    transport = link_to(machines)
-    machine = machines.machines[0]
-    seen: list[int] = []
-    histories: list[protocol.History] = []
-
-    def step(number: int) -> str:
-        event = protocol.Step(
-            seq=BIG + number, time=1.0, step=number, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0
-        )
-        return f"{protocol.encode(event)}\n"
-
-    def big(seq: int) -> str:
-        event = protocol.CheckpointSaved(seq=seq, time=1.0, step=0, path="x" * 40_000, host="h")
-        return f"{protocol.encode(event)}\n"
-
-    try:
-        await start_writer(transport, 1, last_word=False, rests=(1,))
-        path = machine.home / f".hetero-tui/{CLUSTER}/runs/r/events.jsonl"
-        async with asyncio.timeout(deadlines.RUN_START + 30):
-            while not (path.exists() and path.read_bytes()):
-                await asyncio.sleep(0.01)
-            path.write_text("".join((*map(big, range(1, BIG + 1)), *map(step, range(1, 301)))))
-            coming = follow(transport, CLUSTER, "r", most_steps=10, on_history=histories.append)
-            async with aclosing(coming):
-                async for _, event in coming:
-                    seen.append(event.seq)
-                    if event.seq == 2:
-                        await machines.unplug(machine.name)
-                        with path.open("a") as file:
-                            file.writelines(map(step, range(301, 601)))
-                        await machines.plug_in(machine.name)
-                    elif event.seq == BIG + 600:
-                        end = protocol.RunFailed(seq=BIG + 602, time=2.0, step=601, host="h", cause="the end")
-                        with path.open("a") as file:
-                            file.write(f"{step(601)}{protocol.encode(end)}\n")
-    finally:
-        await transport.close()
-    assert [history.step for history in histories] == [300, 600]
-    steps = [seq - BIG for seq in seen if seq > BIG]
-    assert seen[:BIG] == [*range(1, BIG + 1)]
-    assert steps == [*range(1, 551, 60), *range(551, 603)]
 
 
 async def test_a_coordinator_that_dies_without_a_last_word_is_said_to_be_gone(machines: EmbeddedMachines) -> None:

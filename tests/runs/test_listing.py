@@ -31,10 +31,6 @@ def test_a_head_that_was_replaced_is_not_believed_though_it_still_trains() -> No
     assert [host for host, _ in told_best(found)] == ["new"]
 
 
-def test_different_runs_stay_apart() -> None:
-    assert len(told_best([told("a", "lost", head="a"), told("a", "lost", head="a", run="s")])) == 2
-
-
 def test_a_run_that_ended_before_its_first_event_is_not_the_newest_and_one_that_starts_is() -> None:
     def entry(name: str, state: str, started: float | None) -> tuple[str, RunSummary]:
         return "nas", RunSummary(id=name, job="text", state=RunState(state), step=0, loss=None, started=started)

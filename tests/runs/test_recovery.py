@@ -13,7 +13,6 @@ import pytest
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import RunError, TakenDown
-from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.launcher import open_session
@@ -105,38 +104,6 @@ async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do
                     else recovery.restart("run", "it ended")
                 )
         assert {*asyncio.all_tasks()} == before
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_run_goes_on_from_the_moment_when_there_is_a_head_and_the_others_join_meanwhile(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    fleet, recovery = watched.fleet, watched.recovery
-    goes_on, has_formed = asyncio.Event(), asyncio.Event()
-    report = UpReport(None, (HOST,), {})
-
-    async def form(*arguments: Any) -> Formed:
-        arguments[-1](Formed(HOST, (), {}, None))
-        await goes_on.wait()  # the last host joins only after that
-        has_formed.set()
-        return Formed(HOST, (), {}, report)
-
-    async def go_on() -> str:
-        goes_on.set()
-        if fails:
-            raise RunError("it has no checkpoint", step="resume run")
-        return HOST
-
-    monkeypatch.setattr(module, "form_anew", form)
-    async with asyncio.timeout(PATIENCE):
-        forming = recovery._form_anew("run", fleet.transports, go_on)
-        if fails:
-            with pytest.raises(RunError, match="no checkpoint"):
-                await forming
-        else:
-            assert await forming == HOST
-    assert has_formed.is_set()
-    assert fleet.report is report, "the cluster is formed all the same"
 
 
 async def test_a_run_goes_on_in_a_cluster_that_another_laptop_formed(

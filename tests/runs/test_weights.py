@@ -36,13 +36,6 @@ def test_a_file_in_a_folders_place_is_refused_and_so_is_a_folder_in_a_files(tmp_
     refuse_kind(tmp_path / "new", form)
 
 
-@pytest.mark.parametrize("form", ["pt", "hf"])
-def test_a_place_below_a_file_is_refused_before_the_head_makes_the_export(tmp_path: Path, form: str) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file is a file"):
-        refuse_kind(tmp_path / "file/new/weights", form)
-
-
 def test_files_may_be_in_a_folder_of_the_export_and_nowhere_else(tmp_path: Path) -> None:
     names = (*NAMES, "additional_chat_templates/tools.jinja")
     assert all(map(_NAME.fullmatch, names))

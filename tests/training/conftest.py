@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from remote_agent.protocol import DeviceSpec, RunSpec, encode
-from remote_agent.training.user_code import inert
+from remote_agent.training.user_code import job_code
 from tests.training import loopback, workers
 from tests.training.coordinators import Coordinator, Coordinators
 from tests.training.loopback import Cluster
@@ -24,9 +24,10 @@ RUN_S = 120.0
 
 
 @pytest.fixture(autouse=True)
-def _trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that does in this process what a run's processes do, where ``train()`` is inert, leaves it as it was."""
-    monkeypatch.setattr(inert, "_always", False)
+def _no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that imports a job's file in this process leaves its objects to be sent by value, as a script's."""
+    monkeypatch.setattr(job_code, "_source", None)
+    monkeypatch.setattr(job_code, "_root", None)
 
 
 @contextmanager

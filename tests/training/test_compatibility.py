@@ -1,39 +1,41 @@
-"""A part of ``benchmarks.compatibility``: each mechanism once, two unequal workers, beside a plain torch loop."""
+"""The scripts of ``benchmarks.compatibility``, on two unequal workers beside plain torch; with a worker killed."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.compatibility import CASES
-from tests.training.loopback import ROOT
+from benchmarks.compatible import scripts  # noqa: F401 - fills the table
+from benchmarks.compatible.running import Lab, Outcome, Way
+from benchmarks.compatible.table import SCRIPTS, Script
+from tests.training.coordinators import Coordinators
+from tests.training.loopback import Cluster
 
-QUICK = [name for name, case in CASES.items() if case.quick]
-
-MATRIX_S = 300.0
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """All cases in one process, on one Ray of its own."""
-    folder = tmp_path_factory.mktemp("matrix")
-    subprocess.run(
-        [sys.executable, "-m", "benchmarks.compatibility", "--quick", "--workers", "2", "--json", folder / "rows"],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=MATRIX_S,
-        check=False,
-    )
-    lines = Path(folder / "rows").read_text().splitlines()
-    return {row["case"]: row for row in map(json.loads, lines)}
+ALL = [
+    pytest.param(script, id=name, marks=() if script.quick else pytest.mark.long) for name, script in SCRIPTS.items()
+]
+KILLED = [
+    pytest.param(script, id=name, marks=() if name == "NanoGpt" else pytest.mark.long)
+    for name, script in SCRIPTS.items()
+    if script.quick and not script.refused
+]
 
 
-@pytest.mark.ray
-@pytest.mark.parametrize("name", QUICK)
-def test_a_job_of_a_user_s_trains_as_in_plain_torch_or_is_refused(rows: dict[str, dict[str, Any]], name: str) -> None:
-    assert rows[name]["outcome"] == CASES[name].expect, rows[name]
+@pytest.fixture
+def lab(cluster: Cluster, coordinators: Coordinators) -> Lab:
+    return Lab(cluster, coordinators)
+
+
+@pytest.mark.parametrize("script", ALL)
+def test_a_script_trains_as_in_plain_torch_or_is_refused_with_a_way_out(
+    script: Script, lab: Lab, tmp_path: Path
+) -> None:
+    row = lab.carry_out(script, Way(), tmp_path / "run")
+    assert row.outcome is (Outcome.REFUSED if script.refused else Outcome.EQUAL), row.says
+
+
+@pytest.mark.parametrize("script", KILLED)
+def test_a_killed_worker_changes_no_weight(script: Script, lab: Lab, tmp_path: Path) -> None:
+    row = lab.carry_out(script, Way(workers=3, killed=True), tmp_path / "run")
+    assert row.outcome is Outcome.EQUAL, row.says

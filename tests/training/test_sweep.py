@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_agent.protocol import JOB_ARCHIVE, JOB_LEFT, DeviceSpec, RunSpec, SweepResult, decode, encode
+from remote_agent.protocol import JOB_ARCHIVE, DeviceSpec, RunSpec, SweepResult, decode, encode
 from remote_agent.runs import list_runs
 from remote_agent.search import Parameter, Search
 from tests.training.loopback import Cluster
@@ -59,7 +59,6 @@ def test_a_sweep_finds_a_planted_optimum_though_a_host_is_killed(cluster: Cluste
     place.mkdir(parents=True)
     with zipfile.ZipFile(place / JOB_ARCHIVE, "w") as archive:
         archive.writestr("code/job.py", JOB)
-        archive.writestr(JOB_LEFT, "[]")
     search = Search(parameters=(Parameter(name="place", low=0.0, high=0.5),), trials=5, seed=2)
     spec = RunSpec(
         run="sweep",

@@ -62,17 +62,6 @@ async def test_an_address_that_never_answers_does_not_hold_up_the_next(server, f
         assert found.getpeername() == server.getsockname()
 
 
-async def test_one_that_refuses_is_passed_over_and_where_all_do_there_is_none(server, resolve):
-    with socket.create_server((V4, 0)) as gone:
-        closed = gone.getsockname()[1]
-    resolve(info(V4, closed), info(V4, server.getsockname()[1]))
-    found = await addresses.first_to_answer("nas", 22)
-    assert found is not None
-    found.close()
-    resolve(info(V4, closed), info(V4, closed))
-    assert await addresses.first_to_answer("nas", 22) is None
-
-
 async def test_of_two_that_answer_one_is_kept_and_the_other_closed(server, resolve, monkeypatch):
     monkeypatch.setattr(addresses, "HEAD_START", 0.0)
     resolve(*[info(V4, server.getsockname()[1])] * 2)
@@ -88,8 +77,3 @@ async def test_of_two_that_answer_one_is_kept_and_the_other_closed(server, resol
     assert closed.recv(1) == b""
     for each in (found, kept, closed):
         each.close()
-
-
-async def test_the_usual_single_address_is_left_to_ssh(resolve):
-    resolve(info(V4, 22))
-    assert await addresses.first_to_answer("nas", 22) is None

@@ -73,14 +73,6 @@ def test_only_a_listed_and_not_revoked_authority_is_trusted(tmp_path):
     assert not trusted(listed + line("*", KEY, "@revoked"))
 
 
-def test_algorithms_of_known_keys_are_asked_for_first(tmp_path):
-    (tmp_path / "known_hosts").write_text(line("[mercer.local]:2222", ECDSA))
-    names = host_keys.algorithms(host_keys.find([tmp_path / "known_hosts"], TARGET))
-    assert names[0] == "ecdsa-sha2-nistp256"
-    assert "ssh-ed25519" in names
-    assert not any("-cert-" in name for name in names)
-
-
 def test_accepted_keys_are_private_whole_lines_also_when_many_accept_at_once(tmp_path):
     path = tmp_path / "ssh" / "known_hosts"
     targets = [Target(f"host-{number}", 22) for number in range(20)]

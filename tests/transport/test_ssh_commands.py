@@ -143,11 +143,6 @@ async def test_put_writes_binary_files_with_their_mode_and_private_folders(serve
     assert [entry.name for entry in path.parent.iterdir()] == ["file.bin"]
 
 
-async def test_put_of_an_empty_file_works(server, connect, tmp_path):
-    await connect(server.host).put(b"", str(tmp_path / "empty"), step="send", deadline=30)
-    assert (tmp_path / "empty").read_bytes() == b""
-
-
 async def test_a_put_cut_midway_leaves_no_half_written_file(server, connect, tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"old")

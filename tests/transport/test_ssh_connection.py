@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import deadlines
-from hetero_tui.errors import AuthenticationFailed, BadAnswer, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
+from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
 from hetero_tui.transport import ssh
 
@@ -124,12 +124,6 @@ async def test_a_user_without_any_key_is_told_to_make_one(openssh, connect, tmp_
     assert "ssh-keygen -t ed25519" in caught.value.hint
 
 
-async def test_a_wrong_key_is_refused_and_named(server, connect, tmp_path):
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "wrong"], check=True)
-    with pytest.raises(AuthenticationFailed, match=r"refused the login of user .*wrong"):
-        await connect(server.changed(identity_file=str(tmp_path / "wrong"))).connect()
-
-
 async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
@@ -155,13 +149,6 @@ async def test_a_key_file_is_offered_with_its_certificate(authority, openssh, co
     (tmp_path / "client_key-cert.pub").unlink()
     with pytest.raises(AuthenticationFailed):
         await connect(openssh.host).connect()
-
-
-@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
-async def test_a_certificate_of_a_key_behind_a_passphrase_works_through_the_agent(
-    authority, openssh, connect, tmp_path, monkeypatch, short_folder
-):
-    await through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder)
 
 
 @pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
@@ -406,25 +393,6 @@ async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_comm
     assert not ran.exists()
 
 
-async def test_a_start_up_file_may_print_ten_megabytes_but_not_without_end(openssh, connect, tmp_path):
-    """What it prints is passed over, and not kept."""
-    prints = tmp_path / "prints"
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write(f'ForceCommand . {prints}; eval "$SSH_ORIGINAL_COMMAND"\n')
-    await openssh.stop()
-    await openssh.start()
-    transport = connect(openssh.host)
-    prints.write_text("head -c 10000000 /dev/zero; head -c 10000000 /dev/zero >&2\n")
-    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=60)
-    assert (done.exit_status, done.stdout.raw) == (0, "out\n")
-    assert done.stderr.raw.endswith("err\n")
-    async with transport.stream(["echo", "line"], step="follow", silence=60) as lines:
-        assert [line.raw async for line in lines] == ["line"]
-    prints.write_text("yes\n")
-    with pytest.raises(BadAnswer, match=f"start-up files of '{openssh.host.user}' printed 64 MiB"):
-        await transport.run(["true"], step="try", deadline=60)
-
-
 async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_these(
     openssh, connect, tmp_path, monkeypatch
 ):
@@ -447,15 +415,6 @@ async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_
                 await transport.run(["true"], step="try", deadline=30)
 
 
-async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand echo "This account is currently not available."; exit 1\n')
-    await openssh.stop()
-    await openssh.start()
-    with pytest.raises(HostError, match=r"login shell of .* runs no commands"):
-        await connect(openssh.host).run(["true"], step="try", deadline=30)
-
-
 @pytest.mark.parametrize(
     ("forced", "says"),
     [
@@ -476,28 +435,6 @@ async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openss
     with pytest.raises(HostError, match=says):
         async with transport.stream(["true"], step="follow", silence=30) as lines:
             _ = [line async for line in lines]
-
-
-async def test_an_ssh_config_that_can_not_be_read_is_named(openssh, connect, tmp_path):
-    def make(kind: str) -> Path:
-        path = tmp_path / kind
-        if kind == "pipe":
-            os.mkfifo(path)
-        elif kind == "folder":
-            path.mkdir()
-        else:
-            path.write_bytes(b"Host *\n# caf\xe9\n")
-        return path
-
-    for kind, says in (("pipe", "pipe is no file"), ("folder", "folder is no file"), ("old", "old, line 2 is no text")):
-        with pytest.raises(HostError, match=says):
-            await connect(openssh.host, config=(make(kind),)).connect()
-
-
-async def test_known_hosts_that_are_a_pipe_hold_no_key(openssh, connect, tmp_path):
-    os.mkfifo(tmp_path / "known")
-    with pytest.raises(HostKeyUnknown):
-        await connect(openssh.host.model_copy(update={"known_hosts": str(tmp_path / "known")})).connect()
 
 
 @pytest.mark.parametrize(

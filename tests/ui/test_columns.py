@@ -28,20 +28,6 @@ def test_the_columns_never_need_more_than_the_width(width, names, run) -> None:
     assert sum(column.width for column in chosen.columns) + chosen.gap * (len(chosen.columns) - 1) <= max(width, 3)
 
 
-def test_as_it_gets_narrower_the_columns_go_in_the_promised_order() -> None:
-    assert titles(194) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "LINK", "SHARE", "RAY", "SEEN"]
-    assert titles(114) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "LINK", "SHARE"]
-    assert titles(74) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "SHARE"]
-    assert titles(54) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY"]
-    assert titles(36) == ["HOST", "STATE", "USE"]
-    assert titles(20) == ["HOST", "STATE"]
-
-
-def test_memorys_total_goes_before_the_devices_kind() -> None:
-    full = [{column.title: column.full for column in columns.choose(width, NAMES).columns} for width in (80, 74, 70)]
-    assert [(entry["MEMORY"], entry["DEVICE"]) for entry in full] == [(True, True), (False, True), (False, False)]
-
-
 @pytest.mark.parametrize("width", [194, 114, 74, 54, 36, 12])
 def test_every_line_is_exactly_as_wide_as_the_titles(width, scenarios) -> None:
     for state in (scenarios.training(), scenarios.probed(), scenarios.demo(), scenarios.fresh(), scenarios.finished()):

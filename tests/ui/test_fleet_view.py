@@ -7,7 +7,7 @@ from dataclasses import replace
 from textual.widgets import Input
 
 from hetero_tui import events as ev
-from hetero_tui.events import ClusterState, HostState, RunProgressed
+from hetero_tui.events import HostState, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.state import Behind
 from hetero_tui.ui.keys import VIEWS
@@ -127,25 +127,6 @@ async def test_two_clicks_on_a_line_open_it_where_there_is_something_to_open(sce
         await pilot.pause()
         assert isinstance(app.screen, HostScreen)
         assert "192.168.1.12" in dialog_text(app)
-
-
-async def test_while_the_cluster_starts_no_key_is_offered_that_would_be_refused(scenarios, open_app) -> None:
-    state = apply(scenarios.probed(), ev.ClusterChanged(time=scenarios.NOW - 7, state=ClusterState.STARTING))
-    app = open_app(state, session={"busy": "starting"})
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(app, pilot)
-        assert "cluster 7 s: Ray starts on every machine" in text_of(app, "idle")
-        assert "start the cluster" not in text_of(app, "idle")
-
-
-async def test_where_a_run_is_about_to_start_no_view_says_to_start_one(scenarios, open_app) -> None:
-    app = open_app(scenarios.up())
-    async with app.run_test(size=(120, 40)) as pilot:
-        app._ahead = ("train",)
-        for number in "1234":
-            await settle(app, pilot, number)
-            assert "A run is about to start." in pane_text(app)
-            assert "to train" not in pane_text(app)
 
 
 async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing_of_it(scenarios, open_app) -> None:

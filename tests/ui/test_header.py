@@ -8,11 +8,10 @@ import pytest
 
 from hetero_tui.events import ClusterChanged, ClusterState, HostLost, HostSampled, HostState, RunChanged, RunProgressed
 from hetero_tui.fold import apply
-from hetero_tui.run_fold import fold_run
-from hetero_tui.state import RunView, State
+from hetero_tui.state import State
 from hetero_tui.ui.cells import host_line
 from hetero_tui.ui.columns import choose
-from hetero_tui.ui.header import ending, header_line
+from hetero_tui.ui.header import header_line
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -53,25 +52,19 @@ NAMED = with_run(FAULTY, run="language-model-7f3")
         (FAULTY, 80, "", "◐ training 1/3    1 paused  ● text-7f3", ""),
         (TRAINING, 40, "", "◐ training 3/4", ""),
         (with_host(TRAINING, "nas", HostState.RESTARTING), 200, "", "1 restarting", ""),
-        (with_host(TRAINING, "nas", HostState.RETURNING), 200, "", "1 coming back", ""),
         (TRAINING, 120, "probing", "◌ probing", ""),
         (TRAINING, 120, "asking hosts", "◐ training 3/4", "asking"),  # a question hides nothing
         (scenarios.up(), 120, "asking hosts", "◌ asking hosts", ""),
         (NAMED, 120, "", "1 paused  ● language-model-7f3  step 1,204/5,000", "last step"),
         (NAMED, 130, "", "● language-model-7f3", "24%"),  # a bar goes before a name is cut
         (with_run(FAULTY, run="language-model-e2c0"), 80, "", "● langu…l-e2c0  step 1,204/5,000", ""),
-        (with_run(scenarios.torn_down(), run="language-model-e2c0"), 60, "", "■ langu…-e2c0 stopped at step 1,204", ""),
-        (with_run(scenarios.starting(), run="language-model-e2c0"), 60, "", "◔ langua…el-e2c0 starting", ""),
-        (with_run(FAULTY, iterations=1_000_000), 60, "", "step 1,204/1,000,000", ""),
         (run_is(TRAINING, RunState.STOPPED), 200, "", "■ text-7f3 stopped at step 1,204", "samples/s"),
-        (run_is(TRAINING, RunState.STOPPED), 200, "", "stopped", " left"),
         (run_is(TRAINING, RunState.LOST), 200, "", "lost after step 1,204", ""),
         (with_run(FAULTY, state=RunState.STOPPING), 80, "", "text-7f3 stopping", " left"),
         (run_is(scenarios.starting(), RunState.STOPPING), 120, "ending the run", "text-7f3 stopping: workers", ""),
         (scenarios.starting(), 60, "", "text-7f3 starting", ""),
         (apply(TRAINING, replace(UNREACHABLE, host="crosby")), 200, "", "3/4    1 away, 1 not seen", ""),
         (scenarios.sweeping(scenarios.up()), 120, "", "● sweep-12ab running", ""),
-        (scenarios.sweeping(scenarios.finished()), 120, "", "● sweep-12ab running", ""),
         (scenarios.sweeping(scenarios.up(), RunState.FINISHED), 120, "", "", "sweep"),
         (apply(scenarios.sweeping(scenarios.up()), ClusterChanged(state=ClusterState.DOWN)), 120, "", "", "sweep"),
         (apply(scenarios.sweeping(scenarios.up()), UNREACHABLE), 120, "", "", "sweep"),  # it may have ended
@@ -142,9 +135,3 @@ def test_a_host_that_only_this_computer_does_not_reach_is_counted_as_training_un
     )  # fmt: skip
     state = apply(state, RunProgressed(run="text-7f3", event=lost))
     assert "◐ training 2/4    2 away" in header(state, 120)
-
-
-def test_a_training_that_failed_before_it_began_is_not_taken_for_a_script() -> None:
-    failed = protocol.RunFailed(seq=1, time=scenarios.NOW, step=0, host="mercer", cause="no such file", hint="")
-    run, _, _ = fold_run(RunView(run="digits-1", job="digits", last_seq=1), failed)
-    assert ending(run) == "failed before its first step"

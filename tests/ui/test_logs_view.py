@@ -144,15 +144,6 @@ async def test_where_there_is_no_run_there_is_said_to_be_none_once_the_machines_
         assert ("list runs",) in app.intents.asked
 
 
-async def test_the_first_picture_of_a_log_does_not_say_that_there_is_none(scenarios, reading: Reading) -> None:
-    app, _ = reading("training", scenarios.logged())
-    async with app.run_test(size=(120, 40)) as pilot:
-        pane = await app.main.show_pane(6)
-        assert "logged nothing" not in pane.query_one("#log", Lines).text, "before it is asked for"
-        await pilot.press("1", "6")
-        assert str(pane.query_one("#log", Lines).border_title).startswith("text-7f3, all machines")
-
-
 async def test_logs_are_searched_paused_saved_and_shown_of_one_host_and_kind(scenarios, open_app) -> None:
     app = open_app(scenarios.training())
     async with app.run_test(size=(120, 40)) as pilot:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
 from textual.widgets import Input
 
-from hetero_tui.errors import UsageError
 from hetero_tui.inventory.file import load
 from hetero_tui.machines import Machines, fields_of
 from hetero_tui.ui.screens.check import CheckScreen
@@ -114,30 +112,6 @@ async def test_the_marked_machine_is_changed_and_comments_stay(inventory, scenar
     assert inventory.read_text().splitlines()[3:] == FILE.splitlines()[3:]
 
 
-async def test_the_form_of_a_machine_takes_no_key_while_the_machine_is_looked_at(
-    inventory, scenarios, open_app, monkeypatch
-) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def look(*_, **__):
-        asked.set()
-        await answer.wait()
-        raise UsageError("not now", step="look")
-
-    monkeypatch.setattr(Machines, "look", look)
-    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("a", *"me@pi.local", "enter")
-        await asyncio.wait_for(asked.wait(), 10)
-        await pilot.press(*"2", "backspace", "backspace")
-        assert app.screen.query_one("#target", Input).value == "me@pi.local"
-        answer.set()
-        await settle(app, pilot)
-        assert "not now" in dialog_text(app)
-        await pilot.press("2")
-        assert app.screen.query_one("#target", Input).value == "me@pi.local2"
-
-
 async def test_a_machine_is_taken_out_after_a_question_and_not_while_another_needs_it(
     inventory, scenarios, open_app
 ) -> None:
@@ -219,18 +193,6 @@ async def test_every_form_fits_a_small_terminal_with_its_buttons_and_fields_in_s
             await pilot.press("escape")
 
 
-@pytest.mark.parametrize(
-    ("typed", "fields"),
-    [
-        ({"target": "me@h:22", "devices": "cuda:0, cpu", "cpus": "4"}, ("h", "me", 22, ("cuda:0", "cpu"), 4)),
-        ({"target": "[fd00::7]", "cpus": "x"}, ("fd00::7", None, None, None, "x")),
-    ],
-)
-def test_what_is_typed_becomes_fields(typed, fields) -> None:
-    found = fields_of(typed)
-    assert tuple(found.get(key) for key in ("address", "user", "port", "devices", "cpus")) == fields
-
-
 def test_a_form_shows_what_is_written_and_writes_the_same_again(tmp_path) -> None:
     path = tmp_path / "inventory.yaml"
     text = (
@@ -250,12 +212,3 @@ def test_a_form_shows_what_is_written_and_writes_the_same_again(tmp_path) -> Non
     machines.write("b", fields_of({"target": "b.local"}), is_new=False)
     assert load(path).host("b").address == "b.local"
     assert load(path).host("b").cpus is None
-
-
-async def test_an_empty_field_shows_what_the_defaults_give_it(inventory, scenarios, open_app) -> None:
-    inventory.write_text("defaults: {python: /opt/py/bin/python, devices: [cpu]}\n" + FILE)
-    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press("e")
-        shown = {key: app.screen.query_one(f"#{key}", Input).placeholder for key in ("python", "devices", "cpus")}
-        assert shown == {"python": "/opt/py/bin/python", "devices": "cpu", "cpus": "all"}

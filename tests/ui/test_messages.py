@@ -284,18 +284,6 @@ def test_a_run_that_is_started_again_is_said_to_be_resumed_or_to_recover(changes
     assert start_title(state) == title
 
 
-def test_a_cluster_that_is_started_after_a_run_has_ended_promises_no_step_of_it() -> None:
-    state = replace(scenarios.torn_down(), cluster_phase=Phase(name="cluster", began=scenarios.NOW - 3))
-    said = [line.plain.split()[:2] for line in phases_lines(state, scenarios.NOW, 80, DARK)]
-    assert (start_title(state), said) == ("Start", [["◔", "cluster"]])
-
-
-def test_a_run_that_is_started_again_does_not_wait_for_its_coordinator() -> None:
-    again = with_run(STARTING, phases=(Phase(name=WORKERS, began=scenarios.NOW - 3),))
-    lines = phases_lines(replace(again, cluster_phase=None), scenarios.NOW, 80, DARK)
-    assert [line.plain.split()[1] for line in lines[:2]] == ["workers", "devices"]
-
-
 def test_of_runs_that_make_no_steps_of_their_own_none_are_counted() -> None:
     known = {"job": "digits", "step": 0, "loss": None, "started": scenarios.NOW - 90, "host": "mercer"}
     sweep = protocol.RunSummary(id="sweep-1", state=RunState.RUNNING, script=True, **known)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -69,15 +67,3 @@ async def test_what_ssh_says_when_it_fails_is_said_by_the_app_which_is_drawn_ove
     told = "echo no terminal here >&2; echo Connection to 127.0.0.4 closed. >&2; exit 255"
     assert await ended(told) == "no terminal here"
     assert await ended("echo Connection to nas closed. >&2; exit 1") == "", "the user's last command failed, not ssh"
-
-
-async def test_a_computer_without_room_for_a_temporary_file_is_said_and_the_app_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def no_room() -> None:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
-
-    app: App[None] = App()
-    monkeypatch.setattr(app, "suspend", nullcontext)
-    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
-    assert await outside.run(app, ["ssh", "nas"]) == "ssh: No usable temporary directory found"

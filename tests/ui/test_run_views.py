@@ -11,8 +11,7 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.run import zoomed
 from remote_agent import protocol
-from remote_agent.states import RunState
-from tests.ui.looking import pane_text, resize, rows_of, settle, show, text_of, title_of, toasts
+from tests.ui.looking import pane_text, resize, rows_of, settle, show, title_of, toasts
 
 CAUSE = (
     "loss, in forward of Net (/home/me/projects/segmentation/models/unet.py:412): RuntimeError: mat1 and mat2 shapes"
@@ -85,19 +84,6 @@ async def test_a_failed_run_failed_after_the_same_step_everywhere_and_why_is_who
         assert f"{CAUSE} -> {HINT}" in words_of(app), "when it is opened later"
 
 
-async def test_a_run_that_failed_before_its_first_step_is_not_waited_for(scenarios, open_app) -> None:
-    end = protocol.RunFailed(seq=2, time=scenarios.NOW, step=0, host="mercer", cause="no memory")
-    app = open_app(apply(scenarios.starting(), ev.RunProgressed(run="text-7f3", event=end)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        for size in ((80, 24), (200, 60)):
-            await resize(app, pilot, *size)
-            await settle(app, pilot, "1")
-            assert "it made no step" in pane_text(app)
-            assert "yet" not in pane_text(app)
-            await settle(app, pilot, "4")
-            assert "No fault." in pane_text(app)
-
-
 # --- Plan ------------------------------------------------------------------------------------------------------------
 
 
@@ -134,29 +120,6 @@ def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scen
     for cut, told in ((replace(run, workers=workers), [True, True]), (run, [False, True])):
         lines = "\n".join(line.plain for line in reasons_lines(cut, plan, 200, DARK))
         assert [reason in lines for reason in said] == told
-
-
-async def test_a_run_that_goes_back_gets_a_new_plan_and_has_the_loss_of_the_step_that_it_is_back_at(
-    scenarios, open_app
-) -> None:
-    before = scenarios.listed(scenarios.training())
-    resumed = replace(scenarios.failed(), run=replace(scenarios.failed().run, state=RunState.STARTING, ended=None))
-    for state, step, cause in ((before, 1200, "the last worker"), (resumed, 1000, "")):
-        seq = state.run.last_seq + 1
-        back = protocol.RunResumed(seq=seq, time=scenarios.NOW, step=step, host="mercer", checkpoint="c", cause=cause)
-        state = apply(state, ev.RunProgressed(run="text-7f3", event=back))
-        assert (state.run.step, state.run.loss) == (step, dict(before.run.losses)[step])
-        app = open_app(state)
-        async with app.run_test(size=(120, 40)) as pilot:
-            assert "lost, tried again" not in pane_text(app)
-            await settle(app, pilot, "3")
-            assert "text-7f3 gets a new plan; workers" in words_of(app)
-            await settle(app, pilot, "2")
-            assert "log scale" not in text_of(app, "keys"), "there is no curve to see"
-            plan = replace(before.run.plan, seq=seq + 1, time=scenarios.NOW)
-            show(app, apply(state, ev.RunProgressed(run="text-7f3", event=plan)))
-            await settle(app, pilot, "3")
-            assert title_of(app, "plan").startswith("text-7f3: sync, a step predicted")
 
 
 # --- Faults ----------------------------------------------------------------------------------------------------------
@@ -199,27 +162,6 @@ async def test_a_fault_is_whole_in_its_row_or_below_the_table(scenarios, open_ap
         show(app, replace(state, run=replace(state.run, faults=faults)))
         await resize(app, pilot, 140, 40)
         assert any(done in row for row in rows_of(app))
-        state = scenarios.training()
-        for seq in range(1, 6):
-            lost = protocol.WorkerLost(
-                seq=state.run.last_seq + 1, time=scenarios.NOW + seq, worker="mercer/cuda:0", host="mercer",
-                device="cuda:0", step=1204, cause="its process ended", retry_s=2.0**seq,
-            )  # fmt: skip
-            state = apply(state, ev.RunProgressed(run="text-7f3", event=lost))
-        show(app, state)
-        assert any("lost: its process ended ×5 " in row for row in rows_of(app))
-
-
-async def test_while_a_run_recovers_its_fault_has_a_stall_that_grows(scenarios, open_app) -> None:
-    state = scenarios.faulty()
-    last = replace(state.run.recent[-1], time=scenarios.NOW - 9.0)
-    fault = replace(state.run.faults[0], time=scenarios.NOW - 8.0, stall_s=None, stall_with=None, back=None)
-    run = replace(state.run, faults=(fault,), recent=(), superseded=last)
-    hosts = tuple(replace(host, sample=None) for host in state.hosts)
-    app = open_app(replace(state, run=run, hosts=hosts))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(app, pilot, "4")
-        assert "9.0 s…" in rows_of(app)[0]
 
 
 async def test_no_host_is_brought_back_into_a_run_of_the_past(scenarios, open_app) -> None:

@@ -55,23 +55,6 @@ async def test_resume_is_about_the_run_that_is_shown_or_marked_or_the_fleets(sce
         assert ("resume",) not in [each[:1] for each in app.intents.asked[asked:]]
 
 
-async def test_the_list_offers_to_resume_the_marked_run_only_if_that_can_go_on(scenarios, open_app) -> None:
-    """The first one failed before its first checkpoint, the second was stopped, the last is finished."""
-    app = open_app(scenarios.listed(scenarios.up()))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(app, pilot, "5")
-        rows, offered = app.main.pane.table.rows, []
-        for _ in range(3):
-            foot = app.main.pane.lines("foot").text
-            offered.append((rows.marked, "r resume" in text_of(app, "keys"), "r resumes" in foot))
-            await settle(app, pilot, "down")
-        assert offered == [("text-91aa", False, False), ("text-e2c0", True, True), ("digits-4b26", False, False)]
-        show(app, scenarios.listed(scenarios.training()))
-        await settle(app, pilot, "up")
-        assert rows.marked == "text-e2c0"
-        assert "resume" not in text_of(app, "keys") + app.main.pane.lines("foot").text, "another one goes on"
-
-
 async def test_the_list_says_how_long_runs_took_and_which_it_may_lack(scenarios, open_app) -> None:
     app = open_app(scenarios.listed(scenarios.up()))
     async with app.run_test(size=(120, 40)) as pilot:

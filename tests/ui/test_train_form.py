@@ -13,7 +13,7 @@ from textual.widgets import Button, Input
 
 from hetero_tui import events
 from hetero_tui.errors import ClusterError
-from hetero_tui.runs import order
+from hetero_tui.runs import description
 from hetero_tui.state import RunView, State
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.screens.main import MainScreen
@@ -135,7 +135,7 @@ def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scena
         iterations=20_000, parameters=10,
     )  # fmt: skip
     state = replace(scenarios.up(), runs=(run,))
-    monkeypatch.setattr(order, "chosen_by", lambda job: {"epochs": 3, "num_iterations": 100})
+    monkeypatch.setattr(description, "chosen_by", lambda job: {"epochs": "3", "num_iterations": "100"})
     assert "about" not in foot(state, "digits", {}), "the job counts epochs"
     assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"}), "which that replaces"
     monkeypatch.undo()

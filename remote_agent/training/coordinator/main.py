@@ -13,7 +13,6 @@ whose workers end with their coordinator.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -141,7 +140,6 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     from remote_agent.training.coordinator.request import Request
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.shared.output import OUTPUT
-    from remote_agent.training.user_code import inert
 
     journal = Journal(folder / EVENTS_FILE)
     host = ""
@@ -154,9 +152,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
             raise JobError(f"can't read {RUN_FILE}: {error}", hint="start the run again") from error
         host = spec.host
         journal.ended = journal.ended or spec.ended
-        os.environ["RAY_ADDRESS"] = spec.ray_address  # for a job's file that connects to Ray by itself
         loaded = job.load(spec.job, sweep or folder)
-        inert.from_now_on()
         config = job.configured(loaded, spec.config)
         job.check(loaded, config)
         # Connecting installs Ray's own handlers, so signals are blocked until ours are back.

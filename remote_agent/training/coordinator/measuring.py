@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.deadlines import SERVER_S
 from remote_agent.training.errors import DeviceUnfit, JobError, TrainingError
 from remote_agent.training.shared import rpc, without_compiler
-from remote_agent.training.user_code import inert
 
 
 def main(arguments: list[str]) -> int:
@@ -56,9 +54,7 @@ def _survey(folder: Path) -> Survey:
     except (OSError, ProtocolError) as error:
         raise JobError(f"can't read run.json: {error}", hint="plan again") from error
     without_compiler.install()
-    os.environ["RAY_ADDRESS"] = spec.ray_address
     loaded = job.load(spec.job, folder)
-    inert.from_now_on()
     config = job.configured(loaded, spec.config)
     cluster.connect(spec.ray_address, spec.node_address)
     request = Request.of(spec, loaded, config, folder)

@@ -14,7 +14,7 @@ from remote_agent.training.data import datasets, extent, ray_data, samplers
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.slices import SliceSpan
-from remote_agent.training.user_code import seeding
+from remote_agent.training.user_code import seeding, sending
 
 LOOKED_AT = 20
 """Steps among which one of several samples is looked for: a single one says nothing of batches."""
@@ -113,6 +113,7 @@ def given_by(made: job.Job, seed: int, batch: int = 0) -> object:
     ``create_validation_data``, after a resume and after a takeover: no sample is in both parts.
     """
     with seeding.only_here(seed):
+        sending.by_value()
         given = job.guard("create_data", made.create_data)
     return samplers.repeated(given, made.phases.count, batch) if made.phases is not None else given
 

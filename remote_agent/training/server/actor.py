@@ -37,7 +37,7 @@ from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.output import OUTPUT
-from remote_agent.training.user_code import checks
+from remote_agent.training.user_code import checks, sending
 from remote_agent.training.user_code.user_errors import LOADING
 from remote_agent.training.wire.endpoint import ShardEndpoint, Stream, StreamInfo, place
 from remote_agent.training.wire.shared_memory.memory import available
@@ -66,7 +66,7 @@ class ParameterServer(LinkEnd):
         """
         self._watchdog = CoordinatorWatchdog()
         try:
-            factory = job.guard(LOADING, job.loads, blob)
+            factory = job.guard(LOADING, sending.loads, blob)
             self._model = job.create_model(factory, config.seed, config)
             checks.load_first(self._model, state)
             self._optimizer = job.create_optimizer(factory, self._model, config)
@@ -83,7 +83,7 @@ class ParameterServer(LinkEnd):
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
         with contextlib.suppress(TrainingError):  # opening the job reports it
-            job.guard(LOADING, job.loads, blob)
+            job.guard(LOADING, sending.loads, blob)
 
     def ping(self) -> Failed | None:
         """Answer a ping, with the reason if the streams have ended."""

@@ -259,22 +259,36 @@ def differ(
     return bool((off > most).any())
 
 
-def state_differs(whole: Sketch, parts: Sequence[Sketch], limits: Limits = PARTS) -> str:
-    """Return the name of state that is not the parts' mean by samples (of whole numbers the largest), or ""."""
-    for name, numbers in whole.state.items():
-        found = [each.state[name] for each in parts if name in each.state]
-        if len(found) < len(parts):
-            return name
-        if _are_whole((numbers, *found)):
-            if not np.array_equal(numbers, np.maximum.reduce(found)):
-                return name
-            continue
-        weights = [each.samples / whole.samples for each in parts]
-        mean = sum(weight * each for weight, each in zip(weights, found, strict=True))
-        scale = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
-        if not np.allclose(numbers, mean, rtol=limits.loss * 10, atol=1e-7 + limits.loss * scale, equal_nan=True):
-            return name
-    return ""
+def state_differs(whole: Sketch, parts: Sequence[Sketch], limits: Limits = PARTS) -> tuple[str, ...]:
+    """Return names of state that is not the parts' mean by samples (of whole numbers the largest)."""
+    return tuple(name for name in whole.state if _state_differs(name, whole, parts, limits))
+
+
+def _state_differs(name: str, whole: Sketch, parts: Sequence[Sketch], limits: Limits) -> bool:
+    numbers, found = whole.state[name], [each.state[name] for each in parts if name in each.state]
+    if len(found) < len(parts):
+        return True
+    if _are_whole((numbers, *found)):
+        return not np.array_equal(numbers, np.maximum.reduce(found))
+    weights = [each.samples / whole.samples for each in parts]
+    mean = sum(weight * each for weight, each in zip(weights, found, strict=True))
+    scale = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
+    return not np.allclose(numbers, mean, rtol=limits.loss * 10, atol=1e-7 + limits.loss * scale, equal_nan=True)
+
+
+def are_counts(
+    names: Iterable[str], before: Mapping[str, NDArray[Any]], whole: Sketch, parts: Sequence[Sketch]
+) -> bool:
+    """Return True if a batch adds to all this state what its parts add together, as to the counts of a metric."""
+
+    def added(each: Sketch, name: str) -> NDArray[Any]:
+        return np.asarray(each.state[name].astype(np.float64) - before[name])
+
+    return all(
+        all(name in each.state for each in (whole, *parts))
+        and np.allclose(added(whole, name), sum(added(each, name) for each in parts), rtol=PARTS.loss, atol=1e-6)
+        for name in names
+    )
 
 
 def same_batch(one: Sketch, other: Sketch, tolerance: float = 1e-5) -> bool:

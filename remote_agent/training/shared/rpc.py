@@ -34,6 +34,9 @@ Unexpected = exceptions.RayError
 HOST_AWAY = "its host can't be reached"
 """What :func:`describe` says where nothing is known of a process."""
 
+GETATTR = "where a class has __getattr__, let it raise AttributeError for names that begin with __"
+"""Why unpacking recurses: pickle asks for ``__setstate__`` before an object has any attribute."""
+
 CallFailed = exceptions.RayTaskError
 """What a call raises when the actor's own code raised."""
 
@@ -107,7 +110,10 @@ def describe(error: Exception) -> str:
     if isinstance(error, CallFailed):
         cause = error.cause
         if is_of_unpacking(error):
-            return f"it can't unpack what it was sent: {str(cause).strip().splitlines()[-1]}"[:300]
+            said = str(cause).strip().splitlines()[-1]
+            if said.startswith("RecursionError"):
+                said += f"; {GETATTR}"
+            return f"it can't unpack what it was sent: {said}"[:300]
         return f"{type(cause).__name__}: {cause}"[:300] if cause is not None else "its code raised"
     if isinstance(error, exceptions.ActorDiedError):
         if "creation task" in str(error):

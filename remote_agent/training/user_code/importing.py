@@ -1,72 +1,89 @@
-"""Imports a job's file on a host as if it were a script, up to where the job is defined."""
+"""Imports a job's file on a host, as torchrun would run it, up to where the job is defined.
+
+One file serves as a script and under ``hetero-tui train``: ``train()`` and ``ray.init()`` do nothing while it is
+imported, and ``train()`` ends the import if the job is defined. The lines after it are the script's own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import ray
 
-from remote_agent.training.user_code import inert, seeding
+from remote_agent.training.user_code import seeding
 
 PREFIX = "hetero_job_"
-"""Of the module's name: no file of the user's is called so, and no library."""
+"""Start of the module's name, which is the same on all hosts, and no library's."""
 
 
-def import_job(path: Path, attribute: str, own_name: bool) -> ModuleType:
-    """The module of the file at ``path``; its code runs, at the most until a ``train()`` after ``attribute`` is there.
+class Defined(BaseException):
+    """Ends the import: the job is defined. It is no error, so that no ``except Exception`` of the file stops it."""
 
-    ``own_name``: other modules of the job may import it by the file's name, too. Whatever its code raises passes.
-    Random numbers that the file draws are the same in each process: a split of its data is, also after a resume.
+
+_is_defined: Callable[[], bool] | None = None
+
+
+def import_job(path: Path, is_defined: Callable[[ModuleType], bool]) -> ModuleType:
+    """Run the file at ``path`` as a module, and return it. Whatever its code raises passes.
+
+    Other modules of the job can import it by the file's own name. Random numbers that the file draws are the same in
+    each process: so a split of its data is, also after a resume.
     """
+    global _is_defined
     name = PREFIX + path.stem
-    # Where the file lies in the present folder its place is told by its name alone: that is so on all hosts.
-    file = path.name if path.parent == Path.cwd() else str(path)
-    spec = spec_from_loader(name, SourceFileLoader(name, file))
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
     assert spec is not None, "a file's loader gives a spec"
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[name] = module
-    if own_name and path.stem.isidentifier() and path.stem not in sys.stdlib_module_names:
+    if path.stem not in sys.stdlib_module_names:
         sys.modules.setdefault(path.stem, module)
-
-    def is_defined() -> bool:
-        return attribute in vars(module)
-
-    assert spec.loader is not None
     seeding.seed_all(0)
-    with inert.importing(is_defined), _as_script(path), _own_ray():
-        try:
+    before, _is_defined = _is_defined, lambda: is_defined(module)
+    try:
+        with _as_script(path):
             spec.loader.exec_module(module)
-        except inert.Enough:
-            print(f"{path.name} is imported up to there, where {attribute!r} is defined", file=sys.stderr, flush=True)
-        except (SystemExit, inert.UsedResult):
-            if not is_defined():
-                raise
+    except BaseException as error:
+        if not (isinstance(error, Defined) or (isinstance(error, SystemExit) and is_defined(module))):
+            for known in [known for known, each in sys.modules.items() if each is module]:
+                del sys.modules[known]
+            raise
+    finally:
+        _is_defined = before
     return module
+
+
+def is_importing() -> bool:
+    """Whether a job's file is being imported."""
+    return _is_defined is not None
+
+
+def leave_out_training() -> None:
+    """Do what ``train()`` does during the import: end it if the job is defined, else nothing."""
+    caller = sys._getframe(2)  # noqa: SLF001 - the frame that called train()
+    place = f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
+    print(f"{place}: train() is left out: hetero-tui train trains this job itself", file=sys.stderr, flush=True)
+    if _is_defined is not None and _is_defined():
+        raise Defined
 
 
 @contextlib.contextmanager
 def _as_script(path: Path) -> Iterator[None]:
-    """The file's own command line is empty: ours is not for its argument parser."""
-    before, sys.argv = sys.argv, [path.name]
+    """Hide our command line from the file's argument parser, and Ray from its ``ray.init``: the run has connected."""
+
+    def connected(*_: Any, **__: Any) -> None:
+        print("ray.init() of the job's file is left out: the run connects itself", file=sys.stderr, flush=True)
+
+    arguments, init = sys.argv, ray.init
+    sys.argv, ray.init = [path.name], connected
     try:
         yield
     finally:
-        sys.argv = before
-
-
-@contextlib.contextmanager
-def _own_ray() -> Iterator[None]:
-    """A connection to Ray that the file makes for itself ends: the run makes its own, with its own options."""
-    connected = ray.is_initialized()
-    try:
-        yield
-    finally:
-        if not connected and ray.is_initialized():
-            print("ray.init() of the job's file is left out: the run is connected already", file=sys.stderr, flush=True)
-            ray.shutdown()
+        sys.argv, ray.init = arguments, init

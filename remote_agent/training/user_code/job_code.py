@@ -8,10 +8,9 @@ on its host, once a host, and enters it: there relative paths and imports find w
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
-import json
 import os
-import re
 import shutil
 import sys
 import sysconfig
@@ -21,71 +20,109 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from remote_agent.errors import chain
-from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, JOB_LEFT, PLANS
+from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE, JOB_CODE, PLANS
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.importing import PREFIX
+from remote_agent.training.user_code.importing import PREFIX, import_job
+from remote_agent.training.user_code.ownership import is_users_own
 
 FOLDER = "job"
 """In a run's folder: the unpacked files."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """An archive, and the folder of its run on the head."""
+class Source:
+    """Where a job comes from.
+
+    Attributes:
+        archive: the files; empty: the job's file lies in ``folder``, which all hosts share (tests).
+        folder: the run's folder on the head.
+        file: the name of the job's file.
+        attribute: the job's name in it; empty: its only job.
+    """
 
     archive: bytes
     folder: Path
+    file: str
+    attribute: str
 
 
-"""A text in Python's code."""
-
-"""Files that were not sent and are named in one sentence."""
-
-_MAINS = ("__main__", "__mp_main__")
-_sent: Sent | None = None
+_source: Source | None = None
 _root: Path | None = None
-_left: frozenset[str] = frozenset()
 
 
-def entered(folder: Path) -> bool:
-    """Unpack the archive in a run's ``folder`` and enter it; false: there is none, the job is a file in the folder.
+def import_here(folder: Path, file: str, attribute: str) -> ModuleType:
+    """Import ``file`` from the archive in a run's ``folder``, or from the folder itself; the rest as for the workers.
 
     Raises:
-        JobError: it can't be read or unpacked.
+        JobError: the archive can't be read or unpacked, or there is no such file. What its code raises passes.
     """
     try:
         archive = (folder / JOB_ARCHIVE).read_bytes()
     except FileNotFoundError:
-        return False
+        archive = b""
     except OSError as error:
         raise JobError(f"can't read {folder / JOB_ARCHIVE}: {error.strerror}") from error
-    _enter(Sent(archive, folder), folder)
-    return True
+    return _import(Source(archive, folder, file, attribute), folder)
 
 
-def enter_there(sent: Sent) -> None:
-    """The same on another host, or the same one, with an archive that came with the job; raises JobError.
+def import_there(source: Source) -> ModuleType:
+    """Import the same on another host or in another process, once a process; raises as :func:`import_here`.
 
-    That of a plan is unpacked among the plans there, which `down` removes, and not among the runs, which it keeps.
+    The archive of a plan is unpacked among the plans there, which `down` removes, and not among the runs.
     """
+    known = sys.modules.get(PREFIX + Path(source.file).stem)
+    if known is not None and source == _source:
+        return known
     mark = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, but a test's, with one file system
-    among = PLANS if sent.folder.parent.name == PLANS else "runs"
-    _enter(sent, Path(mark) / among / sent.folder.name if mark else sent.folder)
+    among = PLANS if source.folder.parent.name == PLANS else "runs"
+    return _import(source, Path(mark) / among / source.folder.name if mark else source.folder)
 
 
-def sent() -> Sent | None:
-    """What this process has entered."""
-    return _sent
+def source() -> Source | None:
+    """Where this process has its job from; None: it is a ready job, or a script's."""
+    return _source
 
 
-def _enter(sent: Sent, folder: Path) -> None:
-    global _root, _sent, _left
+def _import(source: Source, folder: Path) -> ModuleType:
+    global _source
+    if source.archive:
+        _enter(source.archive, folder)
+    path = (_root if source.archive and _root is not None else folder) / source.file
+    if not path.is_file():
+        raise JobError(f"there is no job file {path}", hint="name an existing file.py:Name")
+    _source = source
+    return import_job(
+        path, lambda module: source.attribute in vars(module) if source.attribute else bool(jobs_in(module))
+    )
+
+
+def jobs_in(module: ModuleType) -> list[str]:
+    """Names of the jobs that a file defines; a class of which an object is among them is left out."""
+    found = {name: value for name, value in vars(module).items() if not name.startswith("_") and is_job(value)}
+    made = [type(value) for value in found.values()]
+    return [
+        name
+        for name, value in found.items()
+        if not inspect.isclass(value) or (value.__module__ == module.__name__ and value not in made)
+    ]
+
+
+def is_job(value: Any) -> bool:
+    """Whether ``value`` has the parts of a job, or of a ``DistributedTrainer``."""
+    parts = ("create_model", "create_data")
+    if all(callable(getattr(value, part, None)) for part in parts):
+        return True
+    return not inspect.isclass(value) and hasattr(value, "model_factory") and hasattr(value, "data_loader")
+
+
+def _enter(archive: bytes, folder: Path) -> None:
+    global _root
     root = (folder / FOLDER).resolve()
     try:
-        with zipfile.ZipFile(io.BytesIO(sent.archive)) as files:
-            left = json.loads(files.read(JOB_LEFT))
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
             if not root.is_dir():
                 _unpack(files, root)
         os.chdir(root)
@@ -93,7 +130,7 @@ def _enter(sent: Sent, folder: Path) -> None:
         raise JobError(
             f"can't unpack the job's files into {root}: {error}", hint="check the disk's free space"
         ) from error
-    _root, _sent, _left = root, sent, frozenset(map(str, left))
+    _root = root
     if str(root) not in sys.path:
         # After Python's own modules, as of which none may be hidden, and before what is installed: as for a script.
         installed = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
@@ -103,60 +140,26 @@ def _enter(sent: Sent, folder: Path) -> None:
 
 
 def modules() -> Iterator[ModuleType]:
-    """The loaded modules that lie with the job's file: those of its archive, or else beside the script that runs."""
-    root = _root or _script_folder()
-    if root is None:
-        return
+    """The loaded modules that lie with the job's file, or beside the script that runs."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    root = _root or (Path(main).resolve().parent if main is not None and _source is None else None)
     for name, module in tuple(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or module.__name__ != name or name.startswith((*_MAINS, PREFIX)):
+        if not isinstance(file, str) or module.__name__ != name or name in ("__main__", "__mp_main__"):
             continue
-        if Path(file).resolve().is_relative_to(root):
+        is_beside = root is not None and Path(file).resolve().is_relative_to(root) and is_users_own(file)
+        if is_beside or name.startswith(PREFIX):
             yield module
 
 
-def _script_folder() -> Path | None:
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(file).resolve().parent if file is not None else None
-
-
 def advice(error: BaseException) -> str:
-    """What to do where ``error`` is about a file that lies beside the job on the laptop and was not sent; or empty."""
-    for name in _names_in(error):
-        left = _left_behind(name)
-        if left:
-            return f"{left} lies beside the job and was not sent: start the run with --with {left}"
-        if _root is not None and Path(name).is_absolute() and f"/{FOLDER}/" in name and not Path(name).exists():
-            return f"{name} is a path of another host: name it relative to the job's folder"
-    return ""
-
-
-def _names_in(error: BaseException) -> list[str]:
-    """The names of files or modules that an exception, or what it was raised from, did not find."""
-    names: list[str] = []
+    """What to do if ``error`` is about a file that may lie beside the job on the laptop and was not sent; or empty."""
     for each in chain(error):
-        if len(names) >= 10:
-            break
-        if isinstance(each, ModuleNotFoundError) and each.name:
-            names += [each.name.replace(".", "/") + ending for ending in ("/__init__.py", ".py")]
-        elif isinstance(each, OSError) and isinstance(each.filename, str | bytes):
-            names.append(os.fsdecode(each.filename))
-        elif isinstance(each, OSError | ValueError | RuntimeError):  # libraries that say it in words only
-            names += re.findall(r"[\w./-]+", str(each))[:50]
-    return names
-
-
-def _left_behind(name: str) -> str:
-    """What of :data:`_left` has to be sent for ``name`` to be there: it, or the folder that it is; empty: nothing."""
-    if _root is None or not name:
-        return ""
-    path = os.path.normpath(_root / name)
-    relative = os.path.relpath(path, _root)
-    if relative.startswith("..") or relative == ".":
-        return ""
-    if relative in _left:
-        return relative
-    return relative if any(known.startswith(f"{relative}/") for known in _left) else ""
+        if isinstance(each, FileNotFoundError) and isinstance(each.filename, str) and _root is not None:
+            name = os.path.relpath(_root / each.filename, _root)
+            if not name.startswith(".."):
+                return f"if {name} lies beside the job, send it along: start the run with --with {name}"
+    return ""
 
 
 def _unpack(files: zipfile.ZipFile, root: Path) -> None:

@@ -43,7 +43,8 @@ LOADING = "loading the job"
 """Workers and servers get it from the coordinator, where it was loaded before."""
 
 HINTS = {
-    LOADING: "it worked on the coordinator: have Python and the libraries in the same versions on all hosts",
+    LOADING: "it worked on the head: have Python and the libraries in the same versions on all hosts, and what the file"
+    " reads when it is imported; or read that in create_data",
     "the optimizer's step": "the engine calls step() alone, when the gradients are there: without a closure (SAM and"
     " LBFGS need one), and without train() of the optimizer (call that in create_optimizer)",
 }
@@ -233,7 +234,7 @@ def _hint(where: str, error: BaseException, own: Sequence[Frame]) -> str:
     if advice := job_code.advice(error):
         return advice
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
-        return INSTALLED if job_code.sent() is not None else INSTALLED_FOR_SCRIPT
+        return INSTALLED if job_code.source() is not None else INSTALLED_FOR_SCRIPT
     return HINTS.get(where) or HINT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import uuid
@@ -40,7 +41,7 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.output import OUTPUT, Printed
-from remote_agent.training.user_code import checks, losses
+from remote_agent.training.user_code import checks, losses, sending
 from remote_agent.training.user_code.ownership import is_users_own
 from remote_agent.training.user_code.user_errors import LOADING, LOSS, frames_of_stack, is_out_of_memory
 from remote_agent.training.wire.endpoint import place
@@ -81,10 +82,10 @@ class Worker(LinkEnd):
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
         self._changing: set[str] = set()  # of the model's state, what the job's code changes; known once it is measured
 
-    def warm_up(self, blob: bytes) -> None:
-        """Load what :meth:`open` will need, and build nothing."""
+    def enter(self, blob: bytes) -> None:
+        """Import the job's file, as the data may need modules of the job."""
         with contextlib.suppress(TrainingError):  # opening the job reports it
-            job.guard(LOADING, job.loads, blob)
+            job.guard(LOADING, sending.enter, blob)
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -92,7 +93,7 @@ class Worker(LinkEnd):
         """Build the job's model on the device, with the run's initial ``state`` (safetensors)."""
         losses.install()
         try:
-            factory = job.guard(LOADING, job.loads, blob)
+            factory = job.guard(LOADING, sending.loads, blob)
             if config.deterministic:
                 devices.be_deterministic()
             self._device = devices.find(self._wanted)  # its kind may be the job's own
@@ -156,7 +157,8 @@ class Worker(LinkEnd):
     def audit(self, task: AuditTask) -> Audit | Sketch | Failed | None:
         """Compute the task's samples for an audit; returns None where there is no room for so many together."""
         split = spec_of(self._config.strategy).split  # then the model is on the CPU, and may fill its memory
-        computer = self._compute_slice.on(torch.device("cpu")) if split else self._compute_slice
+        computer = self._compute_slice.on(torch.device("cpu")) if split else copy.copy(self._compute_slice)
+        computer.unit = self._config.unit  # an audit comes before `prepare`, too
         auditor = Auditor(self._model, computer, gradients=not split or has_room_for_gradients(self._model))
         indices = self._measured_with if task.indices is None else task.indices
         losses.at_step(task.step)

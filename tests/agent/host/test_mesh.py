@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remote_agent import deadlines
-from remote_agent.host import layout, mesh, processes
+from remote_agent.host import layout, mesh
 from remote_agent.protocol import MESH_INTERFACE, MeshPeer, MeshSpec, encode
 
 
@@ -31,39 +30,9 @@ def test_an_interfaces_name_follows_from_the_folder_and_fits_the_kernel() -> Non
     assert all(len(name) <= 15 and name.startswith(MESH_INTERFACE) for name in names)
 
 
-def test_the_settings_name_each_peer_with_its_address_alone(tmp_path: Path) -> None:
-    assert mesh._settings(spec(tmp_path)).splitlines() == [
-        "[Interface]",
-        "PrivateKey = private",
-        "ListenPort = 51871",
-        "[Peer]",
-        "PublicKey = key of nas",
-        "AllowedIPs = 10.7.0.2/32",
-        "Endpoint = 192.0.2.7:51871",
-        "PersistentKeepalive = 25",
-    ]
-
-
 def test_without_its_private_key_a_machine_says_so_and_changes_nothing(tmp_path: Path) -> None:
     assert "private key is gone" in mesh.up(spec(tmp_path, private_key="")).cause
     assert not layout.mesh_path(tmp_path).exists()
-
-
-def test_it_waits_for_a_command_that_changes_this_machine_and_so_does_a_down_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deadlines, "LOCK_SECONDS", 0.0)
-    with processes.locked(tmp_path, 0.0):
-        assert "is in use by another command" in mesh.up(spec(tmp_path)).cause
-    assert not layout.mesh_path(tmp_path).exists()
-
-    def taken(folder: Path, _: MeshSpec) -> None:
-        with pytest.raises(TimeoutError), processes.locked(folder, 0.0):
-            pass
-        raise mesh.MeshError("this far")
-
-    monkeypatch.setattr(mesh, "_configure", taken)
-    assert mesh.up(spec(tmp_path)).cause == "this far"
 
 
 def test_a_user_who_may_not_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -210,47 +209,6 @@ def _accepts(port: int, host: str = "127.0.0.2") -> bool:
     except OSError:
         return False
     return True
-
-
-@pytest.mark.long
-@linux_only
-@pytest.mark.ray
-def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_continued_or_undone(
-    machine, start, stop, agent_environment, wait_until
-):
-    spec = machine("mercer", "head", "127.0.0.2", _free_port(), short=True)
-    folder = Path(spec.folder)
-    command = [sys.executable, "-m", "remote_agent.host.node", "start"]
-    killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=agent_environment)
-    assert killed.stdin is not None
-    killed.stdin.write(encode(spec).encode() + b"\n")
-    killed.stdin.close()
-    wait_until(lambda: processes.find_named(folder, layout.RAY), 60)
-    killed.kill()
-    killed.wait()
-
-    continued = start(spec)
-    assert (continued.state, continued.already) == ("running", True)
-
-    moved = start(replace(spec, gcs_port=_free_port()))
-    assert moved.state == "running"
-    assert moved.already is False
-    assert moved.pid != continued.pid
-    assert process_table.find(continued.pid) is None
-    assert node.ray_state(folder) == "running"
-    assert len({process.session for process in process_table.find_marked(folder)}) == 2, "Ray's, and its supervisor's"
-
-    halfway = subprocess.Popen(
-        [sys.executable, "-m", "remote_agent.host.node", "stop", "--folder", spec.folder],
-        stdout=subprocess.DEVNULL,
-        env=agent_environment,
-    )
-    wait_until(lambda: layout.stop_flag(folder).exists() or halfway.poll() is not None, 30)
-    halfway.kill()
-    halfway.wait()
-    stop(spec)
-    _assert_nothing_left(spec)
-    assert node.ray_state(folder) == "none"
 
 
 @linux_only

@@ -102,20 +102,6 @@ def test_stop_ends_a_process_that_ignores_sigterm(agent, folder, launched, wait_
     assert agent("host.processes", "alive", "--folder", str(folder), "--name", "job").returncode == 1
 
 
-def test_a_process_may_use_its_grace_to_save_its_work(folder, launched, wait_until):
-    saved = folder / "saved"
-    launched(
-        "job",
-        "import pathlib, signal, sys, time\n"
-        f"def save(*_): pathlib.Path({str(saved)!r}).touch(); sys.exit()\n"
-        "signal.signal(signal.SIGTERM, save); print('up', flush=True); time.sleep(600)",
-    )
-    wait_until(_up(folder, "job"), 30)
-
-    assert processes.stop_named(folder, "job", 30).stopped == ("job",)
-    assert saved.exists()
-
-
 def test_a_process_is_known_as_ours_also_while_it_is_still_becoming_its_program(folder):
     for _ in range(50):
         started = subprocess.Popen(["sleep", "600"], env=os.environ | {CLUSTER_MARK: str(folder)})

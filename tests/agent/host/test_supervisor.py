@@ -96,14 +96,6 @@ def test_down_while_ray_is_being_brought_back_leaves_nothing(joined, folder, age
     assert [path.name for path in folder.iterdir()] == ["logs"]
 
 
-def test_sigterm_to_the_supervisor_ends_ray_too(joined, folder, wait_until):
-    _, ray = joined("worker")
-    supervisor.stop(folder)
-    assert process_table.find(ray.pid) is None
-    assert process_table.find_marked(folder) == ()
-    assert node.ray_state(folder) == "none"
-
-
 def test_a_supervisor_that_was_killed_is_replaced_by_the_next_start_and_ray_goes_on(joined, folder, agent, wait_until):
     spec, ray = joined("worker")
     killed = processes.find_named(folder, layout.SUPERVISOR)
@@ -118,14 +110,6 @@ def test_a_supervisor_that_was_killed_is_replaced_by_the_next_start_and_ray_goes
     assert (started.state, started.already, started.pid) == ("running", True, ray.pid)
     wait_until(lambda: _status(agent, folder).cause == "", 30)
     assert processes.find_named(folder, layout.SUPERVISOR) is not None
-
-
-def test_down_finds_ray_also_when_its_supervisor_was_killed(joined, folder, agent, wait_until):
-    joined("worker")
-    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGKILL)
-    report = decode(StopReport, agent("host.node", "stop", "--folder", str(folder)).stdout)
-    assert report.leftovers == ()
-    assert process_table.find_marked(folder) == ()
 
 
 def test_a_heads_ray_is_not_started_again_and_the_status_says_so(joined, folder, agent, wait_until):

@@ -108,6 +108,8 @@ def test_what_the_user_fixed_is_in_every_way(choosing: Choosing, overlap: bool) 
     free = ways_of(choosing, Limits(codec="int8", shards=2))
     reduced = Way(strategy="allreduce", hosts=("a",))
     assert free == [Way(strategy="sync", hosts=("a",), codec="int8", shards=2), reduced], "it has neither"
+    found, _ = choosing(fleet_of("ab"), lambda _: 1.0, Limits(all_hosts=True))
+    assert {each.way.hosts for each in found.ways} == {("a", "b")}
 
 
 # --- Which is taken --------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import pytest
 
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks, Tied, need
 from remote_agent.planning.channels import Network
-from remote_agent.planning.cuts import Cut, Links, cut, least_seconds
+from remote_agent.planning.cuts import Links, cut, least_seconds
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.stage_flow import Flow, StageLoad, flow
-from remote_agent.planning.survey import Host, Survey, Work
+from remote_agent.planning.survey import Host
 
 OFF = 1.03
 """A cut may take so many times as long as the best of all that there are."""
@@ -48,7 +48,14 @@ def _devices(random_: random.Random, blocks: int, count: int) -> list[DeviceBloc
 def _links(random_: random.Random, count: int) -> Links:
     rates = [random_.choice([0.0, 40.0, 400.0, 4000.0]) for _ in range(count)]
     hosts = tuple(
-        Host(name=f"h{number}", devices=(), up=each, down=each, latency_s=random_.choice([0.0, 0.5]))
+        Host(
+            name=f"h{number}",
+            devices=(),
+            up=each,
+            down=each,
+            both=random_.choice([0.0, 0.0, each]),
+            latency_s=random_.choice([0.0, 0.5]),
+        )
         for number, each in enumerate(rates)
     )
     return Links(hosts=hosts)
@@ -60,17 +67,21 @@ def _case(seed: int) -> tuple[list[DeviceBlocks], Links, int]:
     return _devices(random_, random_.randint(1, 6), count), _links(random_, count), random_.choice([1, 4, 8])
 
 
-def _flow(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int, found: Cut, in_flight: int = 0) -> Flow:
-    """What the simulation says of a cut, put together here once more; 0: each stage holds what the cut says."""
+Part = tuple[int, int, int, int]
+"""Of a stage: device, first block, the block after its last one, micro-batches in flight."""
+
+
+def _flow(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int, parts: Sequence[Part]) -> Flow:
+    """What the simulation says of a cut."""
     loads = [
         StageLoad(
-            host=devices[stage.device].host,
-            forward_s=sum(block.forward_s for block in devices[stage.device].blocks[stage.first : stage.last]),
-            backward_s=sum(block.backward_s for block in devices[stage.device].blocks[stage.first : stage.last]),
-            given=devices[stage.device].blocks[stage.first].boundary if stage.first else 0,
-            in_flight=in_flight or stage.in_flight,
+            host=devices[device].host,
+            forward_s=sum(block.forward_s for block in devices[device].blocks[first:last]),
+            backward_s=sum(block.backward_s for block in devices[device].blocks[first:last]),
+            given=devices[device].blocks[first].boundary if first else 0,
+            in_flight=in_flight,
         )
-        for stage in found.stages
+        for device, first, last, in_flight in parts
     ]
     latency = {host.name: host.latency_s for host in links.hosts}
     return flow(loads, micro_batches, Network(links.hosts, {}), latency)
@@ -81,24 +92,14 @@ def _every_cut(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int
     for count in range(1, min(len(devices), blocks) + 1):
         for order in itertools.permutations(range(len(devices)), count):
             for inner in itertools.combinations(range(1, blocks), count - 1):
-                parts = list(itertools.pairwise((0, *inner, blocks)))
+                ends = itertools.pairwise((0, *inner, blocks))
+                stages = [(device, *each) for device, each in zip(order, ends, strict=True)]
                 for flying in {1, count, min(count + 2, micro_batches), micro_batches}:
-                    loads = [
-                        StageLoad(
-                            host=devices[device].host,
-                            forward_s=sum(block.forward_s for block in devices[device].blocks[first:last]),
-                            backward_s=sum(block.backward_s for block in devices[device].blocks[first:last]),
-                            given=devices[device].blocks[first].boundary if first else 0,
-                            in_flight=flying,
-                        )
-                        for device, (first, last) in zip(order, parts, strict=True)
-                    ]
                     if all(
-                        need(devices[device], first, last, flying) <= devices[device].room
-                        for device, (first, last) in zip(order, parts, strict=True)
+                        need(devices[each[0]], each[1], each[2], flying) <= devices[each[0]].room for each in stages
                     ):
-                        latency = {host.name: host.latency_s for host in links.hosts}
-                        yield flow(loads, micro_batches, Network(links.hosts, {}), latency).seconds
+                        parts = [(*each, flying) for each in stages]
+                        yield _flow(devices, links, micro_batches, parts).seconds
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -123,7 +124,8 @@ def test_each_block_is_on_one_device_that_has_room_for_it(seed: int) -> None:
     assert found.bounds[-1] == len(devices[0].blocks)
     assert list(found.bounds) == sorted(set(found.bounds))
     assert len({stage.device for stage in found.stages}) == len(found.stages)
-    held = _flow(devices, links, micro_batches, found, found.in_flight).held
+    parts = [(stage.device, stage.first, stage.last, stage.in_flight) for stage in found.stages]
+    held = _flow(devices, links, micro_batches, [(*part[:3], found.in_flight) for part in parts]).held
     for number, stage in enumerate(found.stages):
         assert 1 <= stage.in_flight <= micro_batches
         blocks = devices[stage.device].blocks[stage.first : stage.last]
@@ -133,7 +135,7 @@ def test_each_block_is_on_one_device_that_has_room_for_it(seed: int) -> None:
         elif number:
             assert stage.in_flight == min(found.in_flight, held[number] + 1)
         assert need(devices[stage.device], stage.first, stage.last, stage.in_flight) <= devices[stage.device].room
-    assert found.seconds == pytest.approx(_flow(devices, links, micro_batches, found).seconds, rel=0.02)
+    assert found.seconds == pytest.approx(_flow(devices, links, micro_batches, parts).seconds, rel=0.02)
     least = least_seconds([stage.seconds for stage in found.stages], micro_batches)
     assert found.seconds >= least * (1 - 1e-9)
 
@@ -166,13 +168,6 @@ def test_no_step_is_shorter_than_its_longest_stage_allows(
     seconds: list[float], micro_batches: int, least: float
 ) -> None:
     assert least_seconds(seconds, micro_batches) == least
-
-
-def test_links_are_those_that_were_measured() -> None:
-    assert Links.of(None) == Links()
-    hosts = (Host(name="a", devices=(), up=1.0),)
-    known = Survey(job="", work=Work(parameters=1, batch=1), hosts=hosts, media={"wifi": 3.0}, call_s=0.5)
-    assert Links.of(known) == Links(hosts=hosts, media={"wifi": 3.0}, call_s=0.5)
 
 
 @pytest.mark.parametrize(("round_trip_s", "in_flight"), [(0.45, 5), (0.6, 6), (0.9, 8), (1.5, 16)])

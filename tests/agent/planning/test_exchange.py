@@ -64,18 +64,6 @@ def test_of_several_shards_the_one_that_works_longest_counts() -> None:
     assert found.handling_s == pytest.approx(2 * 1000 * 5e-6)
 
 
-def test_a_shard_without_a_part_takes_no_part() -> None:
-    of = pair()
-    senders = (Sender(host="a", done=0.0), Sender(host="b", done=0.0))
-    assert exchanged(of, *senders, parts={"a": 1.0, "b": 0.0}) == exchanged(of, *senders, parts={"a": 1.0})
-
-
-def test_nothing_is_exchanged_of_a_model_without_parameters() -> None:
-    found = exchanged(pair(0), Sender(host="a", done=1.0), Sender(host="b", done=2.0))
-    assert found.ends == (1.0, 2.0)
-    assert found.update_s == found.handling_s == 0.0
-
-
 def test_a_link_that_nobody_measured_holds_nothing_up() -> None:
     of = survey([host("a", 40, 0.0), host("b", 40, RATE)], 1000)
     found = exchanged(of, Sender(host="a", done=0.0), Sender(host="b", done=0.0))

@@ -9,7 +9,7 @@ import pytest
 
 from remote_agent.planning.choice import Limits, limits_of
 from remote_agent.planning.survey import DAY_S, MAX_AGE_DAYS, wire_bytes
-from remote_agent.planning.ways import COMPUTE, EXCHANGE, Prediction, Term, Way
+from remote_agent.planning.ways import Way
 from remote_agent.settings import TrainingConfig
 from tests.agent.planning.fleets import host, survey
 
@@ -46,16 +46,6 @@ def test_with_auto_what_differs_from_its_default_is_fixed_and_all_else_is_open()
 def test_a_way_has_a_title_and_is_exact_or_not(way: dict[str, Any], title: str, exact: bool) -> None:
     made = Way(hosts=("a",), **way)
     assert (made.title, made.exact) == (title, exact)
-
-
-def test_a_prediction_adds_its_terms_up() -> None:
-    terms = tuple(
-        Term(name=name, seconds=each, source="") for name, each in ((COMPUTE, 1.5), (EXCHANGE, 0.5), (COMPUTE, 1))
-    )
-    known: dict[str, Any] = {"shares": {}, "busy_s": {}, "parts": {}, "bound": ""}
-    found = Prediction(way=Way(strategy="sync", hosts=("a",)), terms=terms, samples=6, **known)
-    assert (found.seconds, found.speed, found.term(COMPUTE), found.term("update")) == (3.0, 2.0, 2.5, 0)
-    assert Prediction(way=found.way, terms=(), samples=6, **known).speed == float("inf")
 
 
 @pytest.mark.parametrize(("codec", "numbers"), [("fp32", 4000), ("bf16", 2000), ("int8", 1007.8125)])

@@ -93,11 +93,6 @@ def test_a_step_on_a_shared_medium_takes_the_sum_of_what_all_send_and_fewer_have
     assert _exchange_s(apart, "ab") == pytest.approx(6 * each_s, rel=0.01), "as if each had a third whoever sends"
 
 
-def test_a_host_on_a_link_of_its_own_is_on_no_medium() -> None:
-    own = media.on(host("d", FAST), 0.0, 2 * AIR)
-    assert (own.both, own.medium) == (0.0, "")
-
-
 def test_it_is_said_who_shares_what() -> None:
     shared = _surveyed(AIR / 3, AIR)
     told = verdicts(shared, choose(shared))

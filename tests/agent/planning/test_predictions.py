@@ -26,31 +26,6 @@ def predicted(of: Survey, strategy: str = "sync", *, bound: bool = False, **more
 # --- Lower bounds ----------------------------------------------------------------------------------------------------
 
 
-def uneven(**rates: float) -> Survey:
-    """a: two devices that compute; b: one that is too slow for a slice, and gets the weights only."""
-    every = {"up_a": FAST, "down_a": FAST, "up_b": FAST, "down_b": FAST} | rates
-    a, b = host("a", 1e9, devices=2), host("b", 1e9, overhead_s=1e9)
-    a = dataclasses.replace(a, up=every["up_a"], down=every["down_a"])
-    return survey([a, dataclasses.replace(b, up=every["up_b"], down=every["down_b"])], MILLION)
-
-
-@pytest.mark.parametrize(
-    ("link", "gradients"),
-    [
-        ("up_a", 1 * 0.25 + 1 * 0.75),  # what its devices push to b as one, and weights to b's device
-        ("down_a", 0 * 0.75 + 1 * 0.25),  # no gradients from b; b's part of the weights, once for both
-        ("up_b", 0 * 0.75 + 1 * 0.25),
-        ("down_b", 1 * 0.25 + 1 * 0.75),
-    ],
-)
-def test_the_lower_bound_of_a_step_is_what_its_busiest_link_carries(link: str, gradients: float) -> None:
-    found = predicted(uneven(**{link: 1e6}), bound=True, parts=(("a", 0.75), ("b", 0.25)))
-    assert found.shares == {"a/0": 24, "a/1": 24, "b/0": 0}
-    assert found.seconds == pytest.approx(gradients * BYTES / 1e6, rel=1e-3)
-    assert found.link_s == pytest.approx(gradients * BYTES / 1e6)
-    assert found.bound.startswith(f"the link of {link[-1]}")
-
-
 # --- The ways --------------------------------------------------------------------------------------------------------
 
 
@@ -103,14 +78,6 @@ def test_what_bounds_a_step_is_a_link_where_that_takes_more_than_half_of_it() ->
     assert bound(BYTES / 10).startswith("the link of b")
     slow = predicted(survey([host("a", 24, FAST), host("b", 6, FAST, overhead_s=0.5)], MILLION))
     assert slow.bound == f"computing on {max(slow.busy_s, key=lambda name: slow.busy_s[name])}"
-
-
-def test_through_memory_no_codec_is_used() -> None:
-    def parts_s(computer: str) -> float:
-        hosts = [host(name, 1e9, 1e6, computer=computer and computer, touch_s=1e-6) for name in "ab"]
-        return predicted(survey(hosts, MILLION), codec="int8", parts=(("a", 1.0),)).seconds
-
-    assert parts_s("x") == pytest.approx(2 * 1.0, rel=0.05), "what a shard handles, and no link"
 
 
 def test_a_batch_is_cut_into_whole_units_as_the_run_does() -> None:

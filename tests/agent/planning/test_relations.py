@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remote_agent.planning.choice import MARGIN, Choice, Limits, choose
 from remote_agent.planning.simulator import corrected, predict
-from remote_agent.planning.survey import Device, Host, Survey
+from remote_agent.planning.survey import Device, Survey
 from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import COMPUTE, PREDICTED, Way
 from tests.agent.planning.fleets import BACKWARD, LINK_1G, LINK_10M, LINK_100M, host, survey
@@ -98,16 +98,6 @@ def _faster(device: Device, by: float) -> Device:
     )
 
 
-def _all_faster(each: Host, by: float) -> Host:
-    return dataclasses.replace(
-        each,
-        devices=tuple(_faster(device, by) for device in each.devices),
-        up=by * each.up,
-        down=by * each.down,
-        **{name: getattr(each, name) / by for name in ("latency_s", "turn_s", "touch_s", "update_s")},
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(fleet=fleets(), by=st.sampled_from([0.1, 0.5, 3.0, 20.0]))
 def test_devices_so_many_times_as_fast_compute_so_many_times_as_fast(fleet: Survey, by: float) -> None:
@@ -119,16 +109,6 @@ def test_devices_so_many_times_as_fast_compute_so_many_times_as_fast(fleet: Surv
         before, after = (predict(each, Way(strategy=strategy, hosts=fleet.names)) for each in (fleet, faster))
         assert after.term(COMPUTE) == pytest.approx(before.term(COMPUTE) / by)
         assert after.shares == before.shares
-
-
-@settings(max_examples=25, deadline=None)
-@given(fleet=fleets(), by=st.sampled_from([0.5, 3.0]))
-def test_where_all_is_so_many_times_as_fast_every_term_is(fleet: Survey, by: float) -> None:
-    faster = dataclasses.replace(fleet, hosts=tuple(_all_faster(each, by) for each in fleet.hosts))
-    way = Way(strategy="allreduce", hosts=fleet.names)  # it knows no seconds of its own, such as between two copies
-    before, after = predict(fleet, way), predict(faster, way)
-    for term in before.terms:
-        assert after.term(term.name) == pytest.approx(term.seconds / by, abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)

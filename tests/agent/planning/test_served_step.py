@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from remote_agent.planning.exchange import Exchange, Exchanged, Sender
-from remote_agent.planning.served_step import MAX_SIMULATED, copied_every, grouped, served_step
+from remote_agent.planning.served_step import MAX_SIMULATED, copied_every, served_step
 from remote_agent.planning.survey import Survey, wire_bytes
 from remote_agent.planning.ways import Way
 from tests.agent.planning.fleets import LINK_1G, LINK_100M, host, survey
@@ -82,15 +82,6 @@ def test_gradients_are_encoded_for_a_network_alone() -> None:
         assert encoding == pytest.approx(1.0 if busiest else 0.0)
 
 
-def test_the_workers_of_a_host_are_one_sender_where_several_shards_are_on_a_network() -> None:
-    two = [Sender(host="a", done=1.0), Sender(host="a", done=2.0), Sender(host="b", done=1.0)]
-    apart = survey([host("a", 40), host("b", 40)], MILLION)
-    one = survey([host("a", 40, computer="tower"), host("b", 40, computer="tower")], MILLION)
-    assert [sender.done for sender in grouped(apart, two, {"a": 0.5, "b": 0.5})] == [2.0, 1.0]
-    assert grouped(apart, two, {"a": 1.0, "b": 0.0}) == two
-    assert grouped(one, two, {"a": 0.5, "b": 0.5}) == two
-
-
 def test_a_step_takes_as_long_as_the_mean_of_many_of_which_those_after_a_copy_begin_at_once() -> None:
     """Of three steps the planner tells what a run of sixty takes, on most fleets to a hundredth."""
     off = sorted(abs(predicted / mean - 1) for predicted, mean in map(of_many_steps, range(20)))
@@ -112,7 +103,3 @@ def of_many_steps(seed: int) -> tuple[float, float]:
             begins, made = exchange.step(senders, begins).ends, made + 1
         begins = (max(begins),) * 3
     return predicted, begins[0] / made
-
-
-def test_a_copy_is_made_after_as_many_steps_as_are_made_again_in_a_second_and_at_least_one() -> None:
-    assert [copied_every(seconds) for seconds in (0.3, 0.5, 2.0, 0.0)] == [3, 2, 1, 1_000_000]

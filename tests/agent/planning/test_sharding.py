@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from remote_agent.planning import sharding
 from remote_agent.planning.sharding import COPIES, Site, Traffic, chunk_numbers, decide, exchange_seconds
-from remote_agent.training.coordinator.plan.placement import check_shards
-from remote_agent.training.errors import PlacementError
 from remote_agent.training.wire.layout import plan_layout
 
 PARAMETERS = 16_900_000
@@ -105,12 +103,6 @@ def test_no_other_split_between_two_hosts_is_much_faster(
     assert decide(sites, traffic).seconds <= best / (1 - sharding.MIN_GAIN - sharding.MIN_PART) + least
 
 
-def test_equal_hosts_hold_equal_parts_and_reach_the_floor_of_a_ring() -> None:
-    decision = decide([host("a"), host("b"), host("c")], TRAFFIC)
-    assert decision.parts == pytest.approx((1 / 3, 1 / 3, 1 / 3))
-    assert decision.seconds == pytest.approx(2 * 2 / 3 * 4 * PARAMETERS / FAST)
-
-
 def test_a_slow_link_gets_a_small_part_or_none() -> None:
     slow, others = host("nas", 0, FAST / 20), [host(name) for name in "abc"]
     parts = decide([*others, slow], TRAFFIC).parts
@@ -123,10 +115,7 @@ def test_a_host_without_memory_or_out_of_reach_holds_no_more_than_it_can() -> No
     sites = [host("a", memory=TRAFFIC.held // 5), host("b"), host("c", reachable=False)]
     decision = decide(sites, TRAFFIC)
     assert decision.parts == pytest.approx((0.2, 0.8, 0.0))
-    text = " ".join(sharding.reasons(decision, sites, TRAFFIC))
-    assert "a 20%, b 80%" in text
-    assert "a holds 20%: its memory has no room for more" in text
-    assert "c holds no shard: not all others can connect to it" in text
+    assert sharding.reasons(decision, sites, TRAFFIC)[-1] == "c holds no shard: not all others can connect to it"
 
 
 def test_too_little_memory_on_all_hosts_together_is_said() -> None:
@@ -149,14 +138,6 @@ def test_every_shard_of_a_small_buffer_has_chunks(numel: int, shards: int) -> No
     if 100 * shards < numel < 10**6:
         layout = plan_layout([numel], [1.0] * shards, size)
         assert min(len(chunks) for chunks in layout.by_shard) >= 3
-
-
-def test_more_shards_than_hosts_are_refused_with_what_is_there() -> None:
-    check_shards(2, ("b", "a", "b"))
-    with pytest.raises(PlacementError) as caught:
-        check_shards(3, ("b", "a", "b"))
-    assert caught.value.cause == "shards=3, but the run has 2 hosts: b, a"
-    assert caught.value.hint == "set shards to 2 or less, or to 0 to let the links decide"
 
 
 @pytest.mark.parametrize(

@@ -132,17 +132,22 @@ def test_a_single_sample_goes_to_who_has_room_and_is_made_two_where_nobody_has()
     assert scaled([9, 1], 5, least=2) == (5, 0)
 
 
-def test_shares_follow_speed() -> None:
-    assert split(70, [DeviceProfile(1.0), DeviceProfile(0.5), DeviceProfile(0.25)]) == (40, 20, 10)
-
-
-def test_the_time_is_that_of_the_formula_without_limits() -> None:
-    devices = [DeviceProfile(100, 0.1), DeviceProfile(50, 0.2)]
-    assert balanced_time(60, devices) == pytest.approx((60 + 100 * 0.1 + 50 * 0.2) / 150)
+@pytest.mark.parametrize(
+    ("batch", "devices", "expected"),
+    [
+        (70, [DeviceProfile(1.0), DeviceProfile(0.5), DeviceProfile(0.25)], (40, 20, 10)),
+        (10, [DeviceProfile(100), DeviceProfile(100, 5.0)], (10, 0)),  # it starts when the other is done
+        (90, [DeviceProfile(100, max_batch=10), DeviceProfile(10), DeviceProfile(10)], (10, 40, 40)),
+    ],
+)
+def test_shares_follow_speed_fixed_cost_and_memory(
+    batch: int, devices: list[DeviceProfile], expected: tuple[int, ...]
+) -> None:
+    assert split(batch, devices) == expected
 
 
 @given(st.integers(1, 2000), profiles)
-def test_at_that_time_the_devices_have_done_the_batch_exactly_within_their_limits(
+def test_at_the_balanced_time_the_devices_have_done_the_batch_within_their_limits(
     batch: int, devices: list[DeviceProfile]
 ) -> None:
     if room(devices, batch) <= batch:
@@ -153,14 +158,6 @@ def test_at_that_time_the_devices_have_done_the_batch_exactly_within_their_limit
         alone = device.speed * max(0.0, time - device.overhead_s)
         done += alone if device.max_batch is None else min(alone, device.max_batch)
     assert done == pytest.approx(batch, rel=1e-6, abs=1e-6)
-
-
-def test_a_device_that_starts_when_the_others_are_done_is_left_out() -> None:
-    assert split(10, [DeviceProfile(100, 0.0), DeviceProfile(100, 5.0)]) == (10, 0)
-
-
-def test_what_does_not_fit_into_one_device_goes_to_the_others() -> None:
-    assert split(90, [DeviceProfile(100, max_batch=10), DeviceProfile(10), DeviceProfile(10)]) == (10, 40, 40)
 
 
 def test_a_measured_line_is_found_again_and_noise_that_only_adds_time_is_ignored() -> None:

@@ -178,13 +178,6 @@ def test_where_a_link_limits_it_is_said_which_ways_would_be_faster() -> None:
 def test_the_fewest_local_steps_that_hide_a_link_are_found() -> None:
     way = Way(strategy="sync", hosts=AB)
     assert local_steps_for(survey([host("a", 40, 1e15), host("b", 40, 1e15)]), way) == 1
-    slow = survey([host("a", 40, 1e7), host("b", 40, 1e7)])
-    steps = local_steps_for(slow, way)
-    assert steps is not None
-    assert steps > 1
-    slower = local_steps_for(survey([host("a", 40, 1e6), host("b", 40, 1e6)]), way)
-    assert slower is not None
-    assert slower > 5 * steps
     assert local_steps_for(survey([host("a", 40, 1e3), host("b", 40, 1e3)]), way) is None, "more than a thousand"
     full = survey([host("a", 40, device_memory=1), host("b", 40)])
     assert local_steps_for(full, way) is None

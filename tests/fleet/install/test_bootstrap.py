@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.errors import CommandFailed, PythonMissing
-from hetero_tui.fleet import live
+from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.bootstrap import _Bootstrap
 from hetero_tui.fleet.install.lock import pins
@@ -26,7 +25,6 @@ from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.install.verification import verify
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.inventory.file import load
-from hetero_tui.outcomes import BAD, FIX, Checked, CheckReport, Finding
 from hetero_tui.session import Session
 from remote_agent.host import process_table
 from tests.conftest import MakeFacts
@@ -155,22 +153,6 @@ async def test_a_python_of_the_machines_own_stays_where_its_torch_is_built_for_t
     assert (host.name in work._installed) == stays
 
 
-async def test_a_machine_without_a_python_that_is_named_twice_gets_one_environment(fleet: Fleet) -> None:
-    inventory = load(fleet.inventory)
-    (host,) = inventory.hosts
-    inventory = inventory.model_copy(update={"hosts": (host, host.model_copy(update={"name": "twin"}))})
-    async with Session(inventory, fleet.inventory, ledger_folder=fleet.laptop) as session:
-        work = _Bootstrap(
-            *(inventory, session._fleet.transports, Sources(), (), session._fleet.environments, lambda event: None),
-            *(frozenset(), frozenset()),
-        )
-        bare = [Probed(each.name, error=PythonMissing(each.name, "none", step="probe")) for each in inventory.hosts]
-        needs = [await work._look(entry, {}) for entry in bare]
-        left = work._without_twins([need for need in needs if need is not None])
-    assert [need.host.name for need in left] == [host.name]
-    assert work._failed["twin"].cause == f"is the same machine as {host.name}, which gets the environment"
-
-
 async def test_a_device_that_ends_the_test_of_an_environment_is_named(machines: EmbeddedMachines) -> None:
     python = machines.machine("half").home / "python"
     python.write_text("#!/bin/sh\necho trying cpu; echo trying cuda:1; echo 'a fault' >&2; kill -SEGV $$\n")
@@ -194,22 +176,3 @@ async def test_packages_of_jobs_outlive_a_bootstrap_that_fails_and_those_that_ma
         found = await on_host.look(transport, session.inventory.cluster)
     assert found.ready is None
     assert found.extras == ("einops",)
-
-
-async def test_a_fix_makes_broken_environments_anew_and_none_where_there_was_none(
-    short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def found(*_: object) -> CheckReport:
-        finding = Finding("machine-1", BAD, "can't import torch", "training there would fail with it", FIX)
-        return CheckReport((Checked("machine-1"), Checked("machine-2")), (finding,))
-
-    monkeypatch.setattr(live, "check", found)
-    path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
-    async with EmbeddedMachines(short_folder, speeds=(1.0, 1.0), search_path=path) as machines:
-        fleet = Fleet(short_folder, machines)
-        for wheel in fleet.wheels.glob("torch-*"):
-            wheel.unlink()  # so that it ends soon
-        async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
-            await session.check(Sources(from_laptop=True, wheels=fleet.wheels))
-            assert [entry.host.name for entry in session._fleet.environments.entries()] == ["machine-1"]
-        assert [(machine.home / ".hetero-tui").exists() for machine in machines.machines] == [True, False]

@@ -41,21 +41,6 @@ def test_which_systems_have_packages(system: System, says: str) -> None:
     assert found is None or found[1]
 
 
-async def test_a_home_folder_below_which_ray_can_use_no_python_is_said_before_anything_is_sent(
-    short_folder: Path,
-) -> None:
-    folder = short_folder / "o'brien"
-    folder.mkdir()
-    async with EmbeddedMachines(folder, speeds=(1.0,), search_path="/usr/bin:/bin") as machines:
-        path = machines.write_inventory()
-        path.write_text("".join(line for line in path.open() if "python:" not in line))
-        async with Session(load(path), path, ledger_folder=short_folder / "laptop") as session:
-            report = await session.bootstrap(Sources(from_laptop=True))
-            (error,) = report.failed.values()
-            assert error.cause.startswith("Ray can't use a Python below ")
-        assert list(machines.machines[0].home.iterdir()) == []
-
-
 async def test_a_system_without_packages_is_refused_before_anything_is_sent_and_check_says_it(
     short_folder: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 from remote_agent.training import job
 from remote_agent.training.errors import Interrupted, JobError
+from remote_agent.training.user_code import sending
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure
 
 Load = Callable[[str], ModuleType]
@@ -164,15 +166,17 @@ def test_a_file_that_does_not_parse_is_shown_with_its_line(tmp_path: Path) -> No
     assert "def loss(:" in raised.value.detail
 
 
-def test_lines_of_the_users_file_are_known_where_there_is_no_copy_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "my_job.py"
-    path.write_text(
-        "class Job:\n    def create_model(self):\n        raise ValueError('no')\n    def create_data(self): ...\n"
-    )
-    blob = job.dumps(job.load("my_job.py:Job", tmp_path).factory)
+def test_lines_of_a_script_are_known_where_there_is_no_copy_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "beside_a_script.py"
+    path.write_text("class Job:\n    def create_model(self):\n        raise ValueError('no')\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    blob = sending.dumps(importlib.import_module("beside_a_script").Job())
     path.unlink()
     linecache.clearcache()  # as on another host
-    assert "    raise ValueError('no')" in told("create_model", job.loads(blob).create_model).detail.splitlines()
+    assert "    raise ValueError('no')" in told("create_model", sending.loads(blob).create_model).detail.splitlines()
 
 
 def test_of_a_library_s_model_the_layer_is_named_and_no_line_of_torch_is_shown() -> None:

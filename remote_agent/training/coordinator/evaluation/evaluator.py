@@ -24,7 +24,7 @@ from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import Figures, whole
 from remote_agent.training.shared.messages import EvaluationTask, Failed
 from remote_agent.training.shared.rpc import Ref
-from remote_agent.training.user_code import unsendable
+from remote_agent.training.user_code import sending
 
 AHEAD = 2
 """Number of pieces that a worker has at a time: the current one, and the next."""
@@ -73,13 +73,8 @@ class Evaluator:
     def __init__(self, session: Session) -> None:
         assert session.validation is not None, "there is something to evaluate on"
         self._validation = session.validation
-        try:
+        with sending.packing("the validation data"):
             self._data: Ref[Any] = rpc.put(session.validation.data)
-        except rpc.Unexpected:
-            raise
-        except Exception as error:  # whatever the objects raise
-            why = error.__cause__ or error
-            raise unsendable.refusal("the validation data", "data", session.validation.data, why) from error
 
     def evaluate(
         self, session: Session, numbers: Collection[int] | None = None, *, checked: bool = False

@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from remote_agent.strategies import spec_of
-from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.coordinator.members import Server
@@ -30,7 +29,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
 from remote_agent.training.shared.optimizer_options import OptimizerOptions
 from remote_agent.training.shared.rpc import Actor, Ref
-from remote_agent.training.user_code import checks, job_code, sending, unsendable
+from remote_agent.training.user_code import checks, job_code, sending
 from remote_agent.training.user_code.user_errors import HINTS, LOADING
 from remote_agent.training.worker.actor import Worker
 
@@ -57,26 +56,16 @@ class WorkerInit:
     def __init__(
         self, trained: Job, model: nn.Module, dataset: Any, options: OptimizerOptions, *, split: bool = False
     ) -> None:
-        self._factory, self._dataset, self.options = trained.factory, dataset, options
-        self.job = rpc.put(job.dumps(self._factory))
+        self._dataset, self.options = dataset, options
+        self.job = rpc.put(sending.dumps(trained.factory))
         weights = {} if split else {**checkpoint.portable_state(model), **checkpoint.unsaved(model)}
         self.state = rpc.put(checks.first_state(weights, model))
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
         """The dataset, stored at the first call; raises JobError if it can't be sent."""
-        error: Exception | None = None
-        for way in (sending.OTHERS_BY_NAME, sending.BY_NAME, None):
-            try:
-                return rpc.put(self._dataset)
-            except rpc.Unexpected:
-                raise
-            except Exception as each:  # noqa: BLE001 - whatever the objects raise
-                error = error or each
-                if way is not None:
-                    self.job = rpc.put(job.dumps(self._factory, way))
-        assert error is not None  # of which Ray's own text is a page about how it found out
-        raise unsendable.refusal("the data", "data", self._dataset, error.__cause__ or error) from error
+        with sending.packing("the data"):
+            return rpc.put(self._dataset)
 
 
 class Servers:
@@ -239,8 +228,8 @@ class Workers:
             actor.kill()
         given, config = self._given, self._request.config
         samples = given.samples
-        if job_code.sent() is not None:
-            actor.call("warm_up", given.job)  # before it gets the data, which may need modules of the job
+        if job_code.source() is not None:
+            actor.call("enter", given.job)
         return actor, actor.call("open", given.job, samples, given.state, config, seat.spec.max_batch)
 
     def opened(self, seat: Placement, actor: Actor, opening: Ref[Any], since: float) -> WorkerReady:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from remote_agent.training.shared.audit import (
     Finding,
     Noise,
     Sketch,
+    are_counts,
     differ,
     same_batch,
     state_differs,
@@ -77,7 +78,7 @@ class Auditor:
         """
         indices = spread(samples, min(SAMPLES, self._computer.most or SAMPLES))
         with stirred(self._model) if stir else contextlib.nullcontext():
-            before, weights = self._state(), self._weights()
+            before, weights = self.state(), self._weights()
             mode = Mode(self, indices)
             moved = frozenset(name for name, now in mode.whole.state.items() if not _equal(now, before[name]))
             audit = Audit(
@@ -151,7 +152,7 @@ class Auditor:
                     self._sketch_of(each, end - begin, scale, parameters, again=each is not part)
                     for each in (*part.terms, part)
                 ]
-            state = self._state()
+            state = self.state()
         return dataclasses.replace(
             sketches[-1],
             state=state,
@@ -180,11 +181,25 @@ class Auditor:
         """Where it computes."""
         return self._computer.device
 
-    def _state(self) -> dict[str, np.ndarray[Any, Any]]:
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Some numbers of each buffer and frozen parameter, by name."""
         return {name: _numbers(tensor) for name, tensor in flat.state(self._model).items() if _is_plain(tensor)}
 
     def _weights(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: _numbers(tensor) for name, tensor in flat.trained(self._model).items()}
+
+    @contextlib.contextmanager
+    def shifted(self, names: Iterable[str]) -> Iterator[None]:
+        """Give this state far other values, which shows what depends on them."""
+        state = flat.state(self._model)
+        kept = {name: state[name].detach().clone() for name in names}
+        try:
+            for name, value in kept.items():
+                state[name].data.copy_(~value if value.dtype is torch.bool else 1000 * (value + 1))
+            yield
+        finally:
+            for name, value in kept.items():
+                state[name].data.copy_(value)
 
     def flipped(self) -> contextlib.AbstractContextManager[None]:
         """Change the last bit of each weight, in the precision that the device computes in."""
@@ -203,6 +218,7 @@ class Mode:
     def __init__(self, auditor: Auditor, indices: Indices, *, evaluating: bool = False) -> None:
         self._auditor, self._indices, self._evaluating = auditor, indices, evaluating
         self._rows = RowNoise(len(indices), auditor.device)
+        self._before = auditor.state()
         self.whole = self.of(0, len(indices))
 
     @cached_property
@@ -244,7 +260,7 @@ class Mode:
             except (TrainingError, RuntimeError, ValueError, IndexError) as error:
                 return Finding(Cause.PARTS_DO_NOT_ADD_UP, name=str(error), unit=self._unit()), False
             if not self._differs(parts):
-                stray = state_differs(self.whole, parts, PARTS.times(self.whole.coarse))
+                stray = self._stray(parts)
                 return (Finding(Cause.STATE_DOES_NOT_ADD_UP, name=stray) if stray else None), False
             if all(each.is_mean for each in (self.whole, *parts)) and not self._differs(parts, summed=True):
                 return None, True
@@ -253,6 +269,25 @@ class Mode:
             finding = finding or Finding(Cause.PARTS_DO_NOT_ADD_UP, one=self.whole.value, other=together)
         assert finding is not None, "parts were compared"
         return Finding(finding.cause, one=finding.one, other=finding.other, unit=self._unit()), False
+
+    def _stray(self, parts: Sequence[Sketch]) -> str:
+        """Return the name of state that parts leave wrong, or "".
+
+        A metric's counts are left alone: they add up, and neither loss nor other state depends on them.
+        """
+        limits = REPEATS.times(self.whole.coarse)
+        names = state_differs(self.whole, parts, PARTS.times(self.whole.coarse))
+        if not names or not are_counts(names, self._before, self.whole, parts):
+            return "".join(names[:1])
+        others = {name: numbers for name, numbers in self.whole.state.items() if name not in names}
+        try:
+            with self._auditor.shifted(names):
+                shifted = self.of(0, len(self._indices))
+        except (TrainingError, RuntimeError, ValueError, IndexError):
+            return names[0]
+        whole = dataclasses.replace(self.whole, state=others)
+        matters = differ([whole], [shifted], NO_NOISE, limits) or state_differs(whole, [shifted], limits)
+        return names[0] if matters else ""
 
     def _differs(self, parts: Sequence[Sketch], *, summed: bool = False) -> bool:
         limits = PARTS.times(self.whole.coarse)
@@ -341,7 +376,8 @@ def _is_plain(tensor: Tensor) -> bool:
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
     some = flat.some(tensor, NUMBERS)
     some = (torch.view_as_real(some) if some.is_complex() else some).cpu()
-    return some.double().numpy() if some.is_floating_point() else some.long().numpy()
+    numbers = some.double().numpy() if some.is_floating_point() else some.long().numpy()
+    return numbers.copy()  # the tensor changes
 
 
 def _equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:

@@ -77,10 +77,14 @@ def move_model(model: nn.Module, device: torch.device) -> None:
 
 
 def move_beside(factory: Any, model: nn.Module, device: torch.device) -> None:
-    """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``."""
-    for value in getattr(factory, "__dict__", {}).values():
-        if isinstance(value, nn.Module) and value is not model:
-            move_model(value, device)
+    """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``.
+
+    They are attributes of the job or of its class.
+    """
+    for holder in (factory, *type(factory).__mro__):
+        for value in getattr(holder, "__dict__", {}).values():
+            if isinstance(value, nn.Module) and value is not model:
+                move_model(value, device)
 
 
 def of_exchange(device: torch.device) -> torch.device:

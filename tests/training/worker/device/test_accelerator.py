@@ -96,6 +96,19 @@ def test_what_can_move_itself_is_asked_to(twin: torch.device) -> None:
     assert (packed.data.device, packed.batch_sizes.device.type) == (twin, "cpu"), "torch keeps the sizes on the CPU"
 
 
+class Weighing:
+    loss = nn.CrossEntropyLoss(weight=torch.ones(3))
+
+    def __init__(self) -> None:
+        self.teacher = nn.Linear(2, 3)
+
+
+def test_what_a_job_or_its_class_keeps_beside_the_model_is_moved(twin: torch.device) -> None:
+    job = Weighing()
+    devices.move_beside(job, nn.Linear(2, 3), twin)
+    assert (job.loss.weight.device, job.teacher.weight.device) == (twin, twin)
+
+
 def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
     with pytest.raises(RuntimeError, match="device") as mixed:
         torch.ones(2, device=twin) + torch.ones(2)

@@ -249,6 +249,21 @@ class Queue(nn.Module):
         return made
 
 
+class Metered(nn.Module):
+    """Counts its samples in a buffer, on which the output depends if there is a ``ramp``."""
+
+    total: Tensor
+
+    def __init__(self, ramp: float = 0.0) -> None:
+        super().__init__()
+        self.net, self.ramp = net(), ramp
+        self.register_buffer("total", torch.tensor(100))
+
+    def forward(self, x: Tensor) -> Any:
+        self.total += len(x)
+        return self.net(x) * (1 + self.ramp * self.total)
+
+
 def lstm() -> nn.Module:
     return Last(nn.LSTM(FEATURES, 32, 2, dropout=0.3, batch_first=True), 32)
 
@@ -280,6 +295,7 @@ ORDINARY: dict[str, tuple[nn.Module, Loss, Any]] = {
     "diffusion": (net(), diffusion, ROWS),
     "elbo": (Autoencoder(), elbo, ROWS),
     "teacher": (Teacher(), plain, ROWS),
+    "metric": (Metered(), plain, ROWS),
     "lstm": (lstm(), plain, SERIES),
     "transformer": (transformer(), plain, SERIES),
     "embedding": (embedding(), plain, WORDS),
@@ -314,6 +330,7 @@ INDIVISIBLE: dict[str, tuple[nn.Module, Loss, Any, Cause]] = {
     ),
     "backward": (net(Normed()), plain, ROWS, Cause.PARTS_DO_NOT_ADD_UP),
     "queue": (Queue(), plain, ROWS, Cause.STATE_DOES_NOT_ADD_UP),
+    "seen": (Metered(ramp=1e-7), plain, ROWS, Cause.STATE_DOES_NOT_ADD_UP),
     "max_norm": (embedding(max_norm=1.0), plain, WORDS, Cause.WEIGHTS_CHANGE),
 }
 
