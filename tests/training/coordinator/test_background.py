@@ -16,6 +16,7 @@ from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
+from remote_agent.training.shared.optimizer_options import OptimizerOptions
 
 WAIT_S = 20.0
 
@@ -84,7 +85,8 @@ def test_a_worker_that_fails_unexpectedly_on_its_way_back_has_failed_and_is_ende
     node = Node(host="a", selector=("host", "a"), cpus=1, gpus=0)
     monkeypatch.setattr(joining.placement, "living_nodes", lambda: [node])
     workers: Any = Opens()
-    with Joining(workers, None, buffers=(), reference=None, config=TrainingConfig()) as coming:
+    options = OptimizerOptions(kind="SGD", groups=())
+    with Joining(workers, None, buffers=(), reference=None, config=TrainingConfig(), options=options) as coming:
         future = coming.new(DeviceSpec(host="a", device="cpu", name="test"))
         failed = future.exception(WAIT_S)
     assert isinstance(failed, PlacementError)

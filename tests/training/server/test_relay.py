@@ -44,7 +44,9 @@ FIRST_WEIGHTS = gradient(0, 0)
 
 
 def options(step: int) -> bytes:
-    """A rate that falls with the steps; each parameter group has the same."""
+    """A rate that falls with the steps; each parameter group has the same, and the first step its own."""
+    if step == 1:
+        return b""
     return encoded(({"lr": RATE / step},) * (1 + max(chunk.group for chunk in LAYOUT.chunks)))
 
 
