@@ -378,9 +378,6 @@ def test_what_a_busy_machine_does_again_and_again_is_one_line_with_a_count() -> 
     ]
     numbers = [line.number for line in state.log]
     assert numbers == sorted(set(numbers))
-    lost = protocol.WorkerLost(seq=11, time=111.0, worker="nas/cpu", host="nas", device="cpu", step=9, cause="killed")
-    after = run_of(lost, slow(12, 0.5), start=state)
-    assert after.log[-1].count == 1, "what happened between is in its place"
     assert run_of(slow(500, 0.5), start=state).log[-1].count == 1, "minutes later it is news"
 
 

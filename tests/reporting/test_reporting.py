@@ -311,44 +311,17 @@ async def test_a_run_is_written_to_a_file_or_to_stdout_while_the_cluster_is_down
         await commanding.write_out(session, output, SWEEP, None, ".html", page)
 
 
-def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_with_its_step() -> None:
+def test_evaluations_that_were_made_again_count_once() -> None:
     def evaluated(number: int, seq: int) -> protocol.Evaluated:
         return protocol.Evaluated(
             seq=seq, time=1.0, step=number, epoch=None, metrics={"loss": 1.0}, samples=4, seconds=1.0, best=False
         )
 
-    joined = [
-        protocol.WorkerJoined(seq=2 + number, time=1.0, worker=f"{host}/cpu", host=host, device="cpu", name=name)
-        for number, (host, name) in enumerate((("fast", "TITAN X"), ("slow", "")))
-    ]
-    lost = [
-        protocol.WorkerLost(seq=9 + number, time=2.0, worker="slow/cpu", host="slow", device="cpu", step=4, cause=cause)
-        for number, cause in enumerate(("killed", "drained"))
-    ]
     resumed = protocol.RunResumed(
         seq=11, time=3.0, step=3, host="fast", checkpoint="/c", samples=24, iterations=6, notes=(), cause=""
     )
-    found = figures_of(
-        RUN,
-        [
-            started(),
-            *joined,
-            step(3, 4),
-            evaluated(3, 5),
-            step(4, 6),
-            evaluated(4, 7),
-            *lost,
-            resumed,
-            evaluated(4, 12),
-        ],
-    )
-    assert [each.step for each in found.evaluations] == [3, 4]
-    assert (found.workers["fast/cpu"].name, found.workers["slow/cpu"].name) == ("TITAN X", "cpu")
-    told = [
-        (each.step, each.fault > 0) for each in found.happened if "slow" in each.text and "is ready" not in each.text
-    ]
-    assert told == [(4, True), (4, False)]
-    assert found.happened[-2].step == 3
+    happened = [started(), step(3, 4), evaluated(3, 5), step(4, 6), evaluated(4, 7), resumed, evaluated(4, 12)]
+    assert [each.step for each in figures_of(RUN, happened).evaluations] == [3, 4]
 
 
 def test_states_are_codes_in_metrics_and_in_json() -> None:

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,25 +158,6 @@ def test_a_ray_whose_manager_is_stopped_is_ended(role: str, stopped: bool, joine
     else:
         with pytest.raises(supervisor.EndRequested):
             watching._watch(ray)
-
-
-def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
-    joined, folder, wait_until
-):
-    _, ray = joined("worker")
-    shutil.rmtree(folder / "processes")
-    wait_until(lambda: process_table.find_marked(folder) == (), 30)
-    assert process_table.find(ray.pid) is None
-    assert processes.recorded_names(folder) == ()
-
-
-def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
-    _, ray = joined("head")
-    word = supervision.read(folder)
-    supervision.write(folder, replace(word, phase=supervision.ENDED, cause="it hung"))
-    assert process_table.find(ray.pid) is not None
-    report = _status(agent, folder)
-    assert (report.state, report.cause) == ("stopped", "it hung")
 
 
 def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
