@@ -118,14 +118,6 @@ def test_a_slowdown_is_over_once_the_device_is_measured_anew(anew: protocol.Even
     assert [each.slow_factor for each in view.workers] == [None]
 
 
-@pytest.mark.parametrize("other", [starting("pi/cpu"), resumed(), slow(0.5), lost("killed")])
-def test_a_slowdown_goes_on_otherwise(other: protocol.Event) -> None:
-    slowed = replace(worker("nas/cpu", 0.5), slow_factor=0.4)
-    view = folded(run(fault(word=faults.SLOW), workers=(slowed,)), other)
-    assert next(each for each in reversed(view.faults) if each.word == faults.SLOW).back is None
-    assert view.workers[0].slow_factor is not None
-
-
 def test_a_run_that_starts_over_for_its_job_is_a_row_too() -> None:
     cause = "a parameter has a gradient in some steps only"
     view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)))

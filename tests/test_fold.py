@@ -424,15 +424,6 @@ def test_a_host_that_was_not_fit_is_not_ready_after_its_connection_was_lost() ->
         assert back.log[-1].text == "nas is unfit: no torch -> press i"
 
 
-def test_a_host_of_which_it_is_not_known_whether_it_is_fit_is_idle_after_its_connection_was_lost() -> None:
-    for before in ((), (events.HostChanged(time=1.0, host="nas", state=HostState.IDLE),)):
-        state = START
-        for event in (*before, events.HostLost(time=2.0, host="nas", cause="no answer"), sampled("nas", "none", 3.0)):
-            state = apply(state, event)
-        assert state.hosts[1].state is HostState.IDLE
-        assert state.log[-1].text == "nas is back"
-
-
 def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps_themselves() -> None:
     steps = [replace(step(number, number + 2), time=float(number)) for number in range(1, 4)]
     state = run_of(started(), plan(), replace(steps[0], time=500.0), *steps[1:])

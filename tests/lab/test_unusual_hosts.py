@@ -138,11 +138,6 @@ KINDS: dict[str, Kind] = {
     "nostderr": Kind("a start-up file that throws stderr away", "fit", files=bash("exec 2>/dev/null")),
     "unsethome": Kind("a start-up file that unsets HOME", "fit", files=bash("unset HOME")),
     "oftmp": Kind("a /tmp that is read-only", "fit", arrange="mount -o remount,ro /tmp"),
-    "many": Kind(
-        "sixty addresses",
-        "fit",
-        arrange=f"for i in $(seq 60); do ip addr add 10.98.$i.1/24 dev {INTERFACE}; done",
-    ),
     "tenmb": Kind("a start-up file that prints 10 MB", "fit", files=bash("head -c 10000000 /dev/zero")),
     "trapped": Kind(
         "set -e and traps in .bashrc", "fit", files=bash("set -e; trap 'echo debug' DEBUG; trap 'echo bye' EXIT")
@@ -153,12 +148,6 @@ KINDS: dict[str, Kind] = {
         files=bash("export SHELLOPTS BASH_XTRACEFD=1 PS4='+{\"probe\":'; set -x"),
     ),
     "fake": Kind("a start-up file that prints a probe's answer", "fit", files=bash("echo '{\"probe\": 1}'")),
-    "legacy": Kind(
-        "a legacy encoding, and a host name with an umlaut and escape codes",
-        "fit",
-        files=bash("export LC_ALL=C LANG=de_DE.ISO-8859-1"),
-        arrange="printf 'Gr\\303\\266sse_\\033[31m.' > /proc/sys/kernel/hostname",
-    ),
     "preload": Kind(
         "LD_PRELOAD, TMPDIR and TAR_OPTIONS in .bashrc",
         "fit",
@@ -279,7 +268,6 @@ KINDS: dict[str, Kind] = {
         "nothing can be written in /dev/shm",
         arrange="mount -o remount,ro /dev/shm",
     ),
-    "noproc": Kind("no /proc", "/proc is not mounted", arrange="umount -l /proc; umount -l /proc"),
     "tabhome": Kind(
         "a home with a tab in its name",
         "the name of the home folder has a tab",
@@ -313,15 +301,6 @@ KINDS: dict[str, Kind] = {
         files={"python": "#!/bin/sh\nkill -SEGV $$\n"},
         entry={"python": "~/python"},
     ),
-    "othershell": Kind(
-        "a start-up file that starts another shell",
-        "its login shell ran no command within",
-        "unreachable",
-        files=bash('test -n "$BEGUN" || BEGUN=1 exec bash'),
-    ),
-    "hangsup": Kind(
-        "a server that hangs up after the login", "was closed", "unreachable", server=("ForceCommand kill -9 $PPID",)
-    ),
     "midway": Kind(
         "a host that falls silent midway",
         "did not end within|no connection within|completed no SSH login|in neither nor refused it",
@@ -336,12 +315,6 @@ KINDS: dict[str, Kind] = {
         "its login shell ran no command within",
         "unreachable",
         files=bash("sleep 600"),
-    ),
-    "menu": Kind(
-        "a menu in a shell's place",
-        'the last that it said is "2. restore"',
-        "unreachable",
-        server=("ForceCommand echo 1. back up; echo 2. restore; exec cat",),
     ),
     "rbash": Kind(
         "the login shell rbash", "exec: restricted", "error", needs="rbash", arrange=account("root", "/bin/rbash")
