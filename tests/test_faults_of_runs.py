@@ -12,6 +12,7 @@ from hetero_tui.faults import after
 from hetero_tui.run_fold import fold_run
 from hetero_tui.state import FAULTS, Fault, RunView, WorkerView
 from remote_agent import protocol
+from tests.specs import run_step
 
 RUN = RunView(run="text-1", job="text")
 
@@ -163,7 +164,7 @@ def joined(name: str, time: float) -> protocol.WorkerJoined:
 
 
 def made(step: int, time: float) -> protocol.Step:
-    return protocol.Step(seq=1, time=time, step=step, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    return run_step(step, seq=1, time=time)
 
 
 @pytest.mark.parametrize(

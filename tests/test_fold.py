@@ -24,6 +24,7 @@ from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
+from tests.specs import run_step
 
 START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
 
@@ -33,9 +34,7 @@ def share(host: str, samples: int) -> protocol.Share:
 
 
 def step(number: int, seq: int, loss: float | None = 1.0) -> protocol.Step:
-    return protocol.Step(
-        seq=seq, time=100.0 + number, step=number, loss=loss, samples=64, seconds=1.0, bytes_pushed=1, bytes_pulled=1
-    )
+    return run_step(number, seq=seq, time=100.0 + number, loss=loss)
 
 
 def run_of(*happened: protocol.Event, start: State = START) -> State:

@@ -36,6 +36,7 @@ from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
 from remote_agent import protocol
 from remote_agent.states import RunState
+from tests.specs import run_step, write_run
 
 RUN = "digits-1"
 SWEEP = "sweep-1"
@@ -69,18 +70,7 @@ def step(number: int, seq: int, loss: float | None = 1.0) -> protocol.Step:
         )
         for host in ("fast", "half")
     )
-    return protocol.Step(
-        seq=seq,
-        time=100.0 + seq,
-        step=number,
-        loss=loss,
-        samples=8,
-        seconds=1.0,
-        bytes_pushed=3,
-        bytes_pulled=4,
-        workers=workers,
-        scalars={"kl": 0.5},
-    )
+    return run_step(number, seq=seq, time=100.0 + seq, loss=loss, samples=8, workers=workers, scalars={"kl": 0.5})
 
 
 HAPPENED: tuple[protocol.Event, ...] = (
@@ -271,22 +261,10 @@ async def session(short_folder: Path) -> AsyncIterator[Session]:
         await agent.ship(transport, machines.cluster, sys.executable)
         await transport.close()
         place = machines.machines[0].home / agent.folder(machines.cluster) / "runs" / RUN
-        place.mkdir(parents=True)
-        spec = protocol.RunSpec(
-            run=RUN,
-            job="digits",
-            cluster=machines.cluster,
-            host="fast",
-            ray_address="127.0.0.2:1",
-            node_address="127.0.0.2",
-            devices=(),
-            server_host="fast",
-        )
-        (place / "run.json").write_text(protocol.encode(spec))
+        write_run(place, "digits", host="fast", cluster=machines.cluster)
         (place / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in HAPPENED))
         sweep = place.parent / SWEEP
-        sweep.mkdir()
-        (sweep / "run.json").write_text(protocol.encode(dataclasses.replace(spec, run=SWEEP, script=True)))
+        write_run(sweep, "digits", host="fast", cluster=machines.cluster, script=True)
         before = [dataclasses.replace(event, time=event.time / 2) for event in HAPPENED]
         (sweep / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in before))
         async with Session(inventory, path, ledger_folder=short_folder / "laptop", log_errors=False) as session:

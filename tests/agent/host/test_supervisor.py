@@ -22,7 +22,7 @@ from remote_agent import deadlines
 from remote_agent.host import layout, node, process_table, processes, ray_command, ray_node, supervision, supervisor
 from remote_agent.host.processes import write_private
 from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
-from tests.specs import give_certificate
+from tests.specs import give_certificate, node_spec
 
 RAY = f"import time; print({ray_command.STARTED_LINE!r}, flush=True); time.sleep(600)"
 
@@ -39,18 +39,8 @@ def joined(folder: Path, launched, wait_until) -> Callable[..., tuple[NodeSpec, 
     """A machine as ``node start`` leaves it: specification, token, a Ray that has joined, and its supervisor."""
 
     def make(role: str, program: str = RAY) -> tuple[NodeSpec, ProcessRecord]:
-        spec = NodeSpec(
-            cluster="test",
-            host="crosby",
-            role=role,
-            folder=str(folder),
-            node_address="127.0.0.1",
-            head_address="127.0.0.1",
-            gcs_port=_closed_port(),
-            dashboard_port=8399,
-            labels={},
-            resources={},
-        )
+        here = {"folder": str(folder), "node_address": "127.0.0.1", "head_address": "127.0.0.1"}
+        spec = node_spec("crosby", role, gcs_port=_closed_port(), **here)
         write_private(layout.spec_path(folder), encode(spec) + "\n")
         write_private(layout.token_path(folder), "secret")
         give_certificate(spec)
