@@ -28,6 +28,7 @@ from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.protocol import RunFailed, Serving
 from remote_agent.states import RunState
+from tests.specs import run_step
 
 
 class Serves:
@@ -110,15 +111,14 @@ class Resumed:
         )
 
     async def events_of(self, _: str | None) -> AsyncIterator[Any]:
-        step = {"loss": 0.5, "samples": 8, "seconds": 1.0, "bytes_pushed": 0, "bytes_pulled": 0}
         happened = (
             protocol.RunStarted(
                 seq=1, time=1.0, run="digits-1", job="digits", host="nas", iterations=9, batch_size=8, parameters=1
             ),
-            protocol.Step(seq=2, time=2.0, step=1, **step),
-            protocol.Step(seq=3, time=3.0, step=2, **step),
+            run_step(1, seq=2),
+            run_step(2, seq=3),
             protocol.RunResumed(seq=4, time=900.0, step=2, host="nas", checkpoint="/c"),
-            protocol.Step(seq=5, time=909.0, step=3, **step),
+            run_step(3, seq=5, time=909.0),
             RunFailed(seq=6, time=910.0, step=3, host="nas", cause="no"),
         )
         for event in happened:

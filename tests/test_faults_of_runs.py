@@ -12,6 +12,7 @@ from hetero_tui.faults import after
 from hetero_tui.run_fold import fold_run
 from hetero_tui.state import FAULTS, Fault, RunView, WorkerView
 from remote_agent import protocol
+from tests.specs import run_step
 
 RUN = RunView(run="text-1", job="text")
 
@@ -118,14 +119,6 @@ def test_a_slowdown_is_over_once_the_device_is_measured_anew(anew: protocol.Even
     assert [each.slow_factor for each in view.workers] == [None]
 
 
-@pytest.mark.parametrize("other", [starting("pi/cpu"), resumed(), slow(0.5), lost("killed")])
-def test_a_slowdown_goes_on_otherwise(other: protocol.Event) -> None:
-    slowed = replace(worker("nas/cpu", 0.5), slow_factor=0.4)
-    view = folded(run(fault(word=faults.SLOW), workers=(slowed,)), other)
-    assert next(each for each in reversed(view.faults) if each.word == faults.SLOW).back is None
-    assert view.workers[0].slow_factor is not None
-
-
 def test_a_run_that_starts_over_for_its_job_is_a_row_too() -> None:
     cause = "a parameter has a gradient in some steps only"
     view = folded(RUN, *(made(number, float(number)) for number in range(1, 7)))
@@ -171,7 +164,7 @@ def joined(name: str, time: float) -> protocol.WorkerJoined:
 
 
 def made(step: int, time: float) -> protocol.Step:
-    return protocol.Step(seq=1, time=time, step=step, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    return run_step(step, seq=1, time=time)
 
 
 @pytest.mark.parametrize(

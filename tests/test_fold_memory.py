@@ -9,6 +9,7 @@ from hetero_tui import events
 from hetero_tui.fold import apply
 from hetero_tui.state import State, initial
 from remote_agent import protocol
+from tests.specs import run_step
 
 HOSTS, STEPS = ("mercer", "nas", "studio"), 10_000
 
@@ -28,17 +29,7 @@ def happened(number: int) -> events.RunProgressed:
         )
         for host in HOSTS
     )
-    step = protocol.Step(
-        seq=2 * number,
-        time=float(number),
-        step=number,
-        loss=1.0 / number,
-        samples=24,
-        seconds=1.0,
-        bytes_pushed=number,
-        bytes_pulled=number,
-        workers=workers,
-    )
+    step = run_step(number, seq=2 * number, loss=1.0 / number, samples=24, bytes_pushed=number, workers=workers)
     return events.RunProgressed(run="text-1", event=step)
 
 

@@ -13,6 +13,7 @@ from hetero_tui.narration import Narrator, Output, StepPrinter, waiting_for
 from hetero_tui.state import initial
 from remote_agent import protocol
 from remote_agent.states import RunState
+from tests.specs import run_step
 
 
 def finished() -> protocol.RunFinished:
@@ -49,9 +50,7 @@ def test_what_comes_again_and_again_is_said_once_in_two_minutes(capsys: pytest.C
 
 
 def step(number: int, time: float) -> protocol.Step:
-    return protocol.Step(
-        seq=number, time=time, step=number, loss=0.5, samples=8, seconds=1.0, bytes_pushed=0, bytes_pulled=0
-    )
+    return run_step(number, time=time, loss=0.5, samples=8)
 
 
 def test_a_step_says_how_long_the_rest_takes_by_the_pace_of_the_recent_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hetero_tui.run_fold import fold_run
 from hetero_tui.state import LOSS_POINTS, RECENT_STEPS, Phase, RunView
 from remote_agent import protocol
 from remote_agent.states import RunState
+from tests.specs import run_step
 
 RUN = RunView(run="text-1", job="text")
 
@@ -53,9 +54,7 @@ def lost(cause: str, worker: str = "b/cpu", retry_s: float | None = None) -> pro
 
 
 def step(number: int, time: float = 105.0, loss: float | None = 1.0, samples: int = 64) -> protocol.Step:
-    return protocol.Step(
-        seq=number + 3, time=time, step=number, loss=loss, samples=samples, seconds=1.0, bytes_pushed=0, bytes_pulled=0
-    )
+    return run_step(number, seq=number + 3, time=time, loss=loss, samples=samples)
 
 
 def resumed(time: float = 200.0, seq: int = 9, **more: Any) -> protocol.RunResumed:

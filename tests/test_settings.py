@@ -73,10 +73,8 @@ def test_every_mistake_is_named_with_the_nearest_valid_setting() -> None:
     ("name", "value", "line"),
     [
         ("strategy", "ssp", "strategy=ssp was removed: local_sgd with overlap is faster and closer"),
-        ("strategy", "async", "strategy=async was removed: local_sgd with overlap is faster and closer"),
         ("staleness", "3", "staleness was removed: it belonged to strategy=ssp; use strategy=local_sgd"),
         ("codec", "topk", "codec=topk was removed: codec=int8 with local_sgd sends less and is closer"),
-        ("topk_fraction", "0.1", "topk_fraction was removed: it belonged to codec=topk; use codec=int8"),
     ],
 )
 def test_what_was_removed_is_answered_by_one_line(name: str, value: str, line: str, parse: bool) -> None:
@@ -115,31 +113,23 @@ def test_numbers_of_numpy_become_plain_ones(name: str, value: Any, taken: Any) -
     [
         ("rebalance", "no", "rebalance='no': expected False, without quotes"),
         ("overlap", "yes", "overlap='yes': expected True, without quotes"),
-        ("rebalance", "perhaps", "expected True or False"),
         ("rebalance", 0, "expected True or False"),
-        ("rebalance", None, "expected True or False"),
         ("num_iterations", 2.5, "num_iterations=2.5: expected a whole number"),
         ("num_iterations", "50", "expected a whole number"),
         ("num_iterations", True, "expected a whole number"),
-        ("num_iterations", None, "expected a whole number"),
         ("num_iterations", math.inf, "expected a whole number"),
-        ("num_iterations", math.nan, "expected a whole number"),
-        ("num_iterations", [3], "expected a whole number"),
         ("num_iterations", np.array([3]), "expected a whole number"),
         ("num_iterations", 0, "must be at least 1"),
         ("learning_rate", "1e-3", "expected a number"),
-        ("learning_rate", True, "expected a number"),
         ("learning_rate", math.nan, "expected a finite number"),
         ("learning_rate", math.inf, "expected a finite number"),
         ("learning_rate", 10**400, "expected a finite number"),
-        ("learning_rate", 1j, "expected a number"),
         ("learning_rate", 0.0, "must be above 0"),
         ("clip_norm", -0.1, "must be at least 0"),
         ("outer_momentum", 1.0, "must be at least 0 and below 1"),
         ("seed", 2**64, "must be at least 0 and at most"),
         ("strategy", b"sync", "expected text"),
         ("strategy", "Sync", "valid: sync, "),
-        ("num_gpu_workers", -1, "must be at least 0"),
         ("num_gpu_workers", "none", "expected a whole number"),
     ],
 )
@@ -192,15 +182,6 @@ def test_a_number_of_steps_replaces_the_jobs_epochs_and_both_at_once_are_refused
         TrainingConfig.from_settings(both)
 
 
-def test_the_laptop_sees_what_is_wrong_whatever_the_job_says() -> None:
-    said = settings.check(
-        {"batchsize": "8", "seed": "1.5", "learning_rate": "nan", "strategy": "allreduce", "codec": "int8"}
-    )
-    assert len(said) == 4
-    assert "batchsize: no such setting; did you mean 'batch_size'?" in said
-    assert "codec=int8: strategy=allreduce sends fp32 only" in said
-
-
 def test_the_laptop_leaves_to_the_head_what_depends_on_the_jobs_own_settings() -> None:
     assert settings.check({"codec": "int8"}) == ()
     with pytest.raises(ConfigError, match="codec=int8: strategy=allreduce"):
@@ -218,28 +199,20 @@ PAIRS = [
     ({"unit": 33, "micro_batch": 32, "batch_size": 64}, ""),
     ({"unit": 32, "micro_batch": 8}, ""),
     ({"micro_batch": 8, "batch_size": 64}, ""),
-    ({"unit": 32, "batch_size": 64}, ""),
     ({"unit": 32, "micro_batch": 8, "batch_size": 64, "strategy": "pipeline"}, ""),
     ({"early_stopping": 3}, "early_stopping=3: needs keep_best=METRIC"),
     ({"early_stopping": 3, "keep_best": "loss"}, ""),
-    ({"keep_best": "loss"}, ""),
     ({"deterministic": True, "strategy": "local_sgd"}, "strategy=local_sgd: deterministic=true needs strategy=sync or"),
     ({"deterministic": True, "strategy": "allreduce"}, ""),
     ({"deterministic": True, "codec": "int8"}, "codec=int8: deterministic=true needs codec=fp32"),
-    ({"codec": "int8"}, ""),
-    ({"deterministic": True}, ""),
     ({"deterministic": True, "precision": "fp16"}, "precision=fp16: deterministic=true needs"),
     ({"deterministic": True, "precision": "bf16"}, ""),
-    ({"precision": "fp16"}, ""),
     ({"quantize": "nf4"}, "quantize=nf4: frozen weights need adapters; set lora_rank=16"),
     ({"lora_targets": "q_proj"}, "lora_targets=q_proj: needs adapters; set lora_rank=16"),
     ({"quantize": "nf4", "lora_rank": 4}, ""),
-    ({"lora_rank": 4}, ""),
     ({"precision": "fp16", "strategy": "pipeline"}, "precision=fp16: strategy=pipeline needs"),
     ({"precision": "bf16", "strategy": "pipeline"}, ""),
-    ({"strategy": "pipeline"}, ""),
     ({"codec": "bf16", "strategy": "allreduce"}, "codec=bf16: strategy=allreduce sends fp32 only"),
-    ({"strategy": "allreduce"}, ""),
 ]
 
 

@@ -16,9 +16,9 @@ from remote_agent.protocol import (
     FOLLOW_PROCESS_GONE,
     CheckpointSaved,
     History,
-    Step,
     encode,
 )
+from tests.specs import run_step
 
 FINAL = json.dumps({"seq": 3, "time": 1.0, "kind": "run_finished"}).encode() + b"\n"
 
@@ -116,9 +116,7 @@ def test_what_is_there_can_be_read_once_without_waiting(agent_stream, tmp_path):
 
 
 def step(number: int) -> str:
-    return encode(
-        Step(seq=number, time=1.0, step=number, loss=None, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
-    )
+    return encode(run_step(number, loss=None))
 
 
 def test_of_a_long_record_few_steps_are_read_and_every_other_event(tmp_path, capfdbinary):

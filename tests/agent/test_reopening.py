@@ -12,6 +12,7 @@ import pytest
 from remote_agent import protocol, reopening, runs
 from remote_agent.protocol import CheckpointSaved, DeviceSpec, Event, RunFailed, RunFinished, RunSpec, encode
 from remote_agent.states import ControlCommand
+from tests.specs import run_spec, run_step
 
 FAILED = RunFailed(seq=3, time=3.0, step=7, host="h", cause="the power went")
 
@@ -27,17 +28,9 @@ def finished(*, stopped: bool) -> RunFinished:
 
 
 def specification(host: str = "h", run: str = "digits-1") -> RunSpec:
-    return RunSpec(
-        run=run,
-        job="digits",
-        cluster="c",
-        host=host,
-        ray_address=f"{host}:1",
-        node_address=host,
-        devices=(DeviceSpec(host=host, device="cpu", name="n"),),
-        server_host=host,
-        config={"num_iterations": "50"} if host == "h" else {},
-    )
+    device = DeviceSpec(host=host, device="cpu", name="n")
+    config = {"num_iterations": "50"} if host == "h" else {}
+    return run_spec(run, "digits", host, ray_address=f"{host}:1", devices=(device,), config=config)
 
 
 def run_folder(folder: Path, *last: Event, checkpoint: bool = True) -> Path:
@@ -51,15 +44,12 @@ def run_folder(folder: Path, *last: Event, checkpoint: bool = True) -> Path:
 
 
 def numbers(place: Path) -> list[int]:
-    return [event.seq for line in (place / "events.jsonl").read_text().splitlines() if (event := decoded(line))]
-
-
-def decoded(line: str) -> Event | None:
-    return protocol.decode_event(line)
+    lines = (place / "events.jsonl").read_text().splitlines()
+    return [event.seq for event in map(protocol.decode_event, lines) if event]
 
 
 def test_the_last_event_is_taken_back_and_what_it_said_is_kept(tmp_path: Path) -> None:
-    made = protocol.Step(seq=3, time=2.0, step=6, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    made = run_step(6, seq=3)
     place = run_folder(tmp_path, made, replace(FAILED, seq=4))
     runs.reopen(tmp_path, "digits-1", specification("new"))
     assert numbers(place) == [1, 2, 3]
@@ -138,7 +128,7 @@ def test_events_that_only_the_laptop_has_are_added_before_the_head_is_said_to_be
     place = run_folder(tmp_path)
     with (place / "events.jsonl").open("a") as file:
         file.write('{"seq":3,"ti')
-    step = protocol.Step(seq=5, time=1.0, step=9, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    step = run_step(9, seq=5)
     lines = [*(encode(saved(seq)) for seq in (2, 3, 4)), encode(step), encode(saved(7))]
     command = [sys.executable, "-m", "remote_agent.runs", "--folder", str(tmp_path), "--reopen", "digits-1"]
     text = "\n".join([encode(specification("new")), *lines]) + "\n"
@@ -167,9 +157,7 @@ def trains_on_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = run_folder(tmp_path)
     parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
     workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
-    step = protocol.Step(
-        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
-    )
+    step = run_step(7, seq=3, workers=workers)
     with (place / "events.jsonl").open("a") as file:
         file.write(encode(step) + "\n")
     monkeypatch.setattr(runs, "find_named", lambda *_: object())

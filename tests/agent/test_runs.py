@@ -16,27 +16,17 @@ from remote_agent.protocol import (
     RunFailed,
     RunFinished,
     RunResumed,
-    RunSpec,
     RunStarted,
     RunSummary,
     Step,
 )
+from tests.specs import run_step, write_run
 
 HERE = protocol.DeviceSpec(host="a", device="cpu", name="test")
 
 
 def step(seq: int, number: int, loss: float | None = 0.5) -> Step:
-    return Step(
-        seq=seq,
-        time=1.0 * seq,
-        step=number,
-        loss=loss,
-        samples=4,
-        seconds=0.1,
-        bytes_pushed=1,
-        bytes_pulled=1,
-        workers=(),
-    )
+    return run_step(number, seq=seq, time=1.0 * seq, loss=loss, samples=4, seconds=0.1)
 
 
 def resumed(seq: int, after: int) -> RunResumed:
@@ -66,19 +56,7 @@ def saved(seq: int) -> Event:
 
 def summary(folder: Path, *events: Event, rest: str = "") -> RunSummary:
     place = folder / "runs/r"
-    place.mkdir(parents=True, exist_ok=True)
-    spec = RunSpec(
-        run="r",
-        job="digits",
-        cluster="c",
-        host="a",
-        ray_address="",
-        node_address="",
-        devices=(HERE,),
-        server_host="a",
-        config={},
-    )
-    (place / "run.json").write_text(protocol.encode(spec))
+    write_run(place, "digits", devices=(HERE,))
     (place / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in events) + rest)
     (found,) = runs.list_runs(folder).runs
     return found

@@ -11,9 +11,10 @@ import pytest
 
 from remote_agent import probe
 from remote_agent.host import layout, processes, supervision
-from remote_agent.protocol import DeviceSample, HostSample, NodeSpec, decode, encode
+from remote_agent.protocol import DeviceSample, HostSample, decode, encode
 from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.link import HeadLink
+from tests.specs import node_spec
 
 IOREG = """+-o AGXAcceleratorG14X  <class AGXAcceleratorG14X, id 0x100000450, registered, matched, active>
     {
@@ -115,10 +116,8 @@ def test_apples_gpu_is_read_from_ioreg_and_unknown_output_gives_none_and_not_zer
 
 
 def test_a_round_trip_is_measured_to_the_head_and_not_on_it_or_where_none_answers(folder):
-    spec = NodeSpec(
-        cluster="lab", host="nas", role="worker", folder=str(folder), node_address="127.0.0.1",
-        head_address="127.0.0.1", gcs_port=1, dashboard_port=8265, labels={}, resources={},
-    )  # fmt: skip
+    here = {"folder": str(folder), "node_address": "127.0.0.1", "head_address": "127.0.0.1"}
+    spec = node_spec("nas", "worker", **here)
     with socket.create_server(("127.0.0.1", 0)) as head:
         found = []
         for role, port in (("worker", head.getsockname()[1]), ("head", head.getsockname()[1]), ("worker", 1)):

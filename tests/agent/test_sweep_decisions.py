@@ -9,28 +9,20 @@ from typing import Any, cast
 import pytest
 
 from remote_agent import protocol
-from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunSpec, RunStarted, Step
+from remote_agent.protocol import DeviceSpec, RunFailed, RunFinished, RunStarted
 from remote_agent.raw_ray import append_event
 from remote_agent.search import Parameter, Search
 from remote_agent.sweep import BY_ITSELF, Failed, Sweep, _Running
 from remote_agent.trial_events import TrialEvents
+from tests.specs import run_spec, run_step
 
 PLACE = Parameter(name="batch_size", choices=("8", "64"))
 
 
 def sweep(tmp_path: Path, hosts: str = "ab", trials: int = 4, metric: str = "loss") -> Sweep:
-    spec = RunSpec(
-        run="sweep",
-        job="job.py:Job",
-        cluster="test",
-        host="a",
-        server_host="a",
-        ray_address="",
-        node_address="",
-        devices=tuple(DeviceSpec(host=host, device="cpu", name="test") for host in hosts),
-        config={},
-        search=Search(parameters=(PLACE,), trials=trials, metric=metric),
-    )
+    devices = tuple(DeviceSpec(host=host, device="cpu", name="test") for host in hosts)
+    search = Search(parameters=(PLACE,), trials=trials, metric=metric)
+    spec = run_spec("sweep", "job.py:Job", devices=devices, search=search)
     return Sweep(tmp_path, spec)
 
 
@@ -51,8 +43,7 @@ def begin(made: Sweep, tmp_path: Path, host: str, iterations: int = 27) -> _Runn
 
 
 def step(each: _Running, number: int, loss: float) -> None:
-    about: dict[str, Any] = {"samples": 8, "seconds": 0.1, "bytes_pushed": 0, "bytes_pulled": 0, "workers": ()}
-    append_event(each.events.path, Step(seq=2, time=0.0, step=number, loss=loss, **about))
+    append_event(each.events.path, run_step(number, seq=2, loss=loss))
 
 
 def test_a_trials_checkpoints_go_with_its_end(tmp_path: Path) -> None:

@@ -238,15 +238,10 @@ async def test_the_demo_recovers_counts_every_sample_once_logs_what_was_decided_
     assert lines == sorted(lines, key=lambda line: line.split()[0])
     for wanted in (
         has("[fast/coordinator]", "data is made"),
-        has("[fast/cpu]", "first loss"),
         has("[half/cpu]", "first loss"),
-        has("[half/cpu]", "served: joined over", "shards: 1"),
-        has("[fast/server]", "serves shard 1 of 1"),
         has("[fast/coordinator]", "membership: step", "half/cpu", "Died", "Restart"),
         has("[fast/coordinator]", "worker_lost", "half/cpu"),
-        has("[fast/coordinator]", "half/cpu is started, attempt 1"),
         has("[fast/coordinator]", "worker_joined", "half/cpu"),
         has("[fast/coordinator]", "run_finished"),
-        has("/supervisor]", "watching Ray"),
     ):
         assert any(map(wanted, lines)), (wanted, "\n".join(lines))

@@ -108,15 +108,3 @@ def _words(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.NoSuchProcess:
         return []
-
-
-async def test_a_machine_without_python_can_be_had_for_tests(short_folder):
-    (short_folder / "bin").mkdir()
-    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=str(short_folder / "bin")) as machines:
-        inventory = load(machines.write_inventory())
-        transport = SshTransport(inventory.hosts[0], inventory, config=())
-        # /bin/sh itself is found by its path: the tool's wrapper is what needs `sh` here
-        (short_folder / "bin" / "sh").symlink_to("/bin/sh")
-        done = await transport.run(["python3", "-c", "pass"], step="try", deadline=30)
-        assert done.exit_status == 127
-        await transport.close()

@@ -56,11 +56,6 @@ async def test_a_look_at_one_host_probes_that_one_and_keeps_what_is_known_of_the
     states = [event.state for event in heard if isinstance(event, events.HostChanged) and event.host == "fast"]
     assert HostState.READY not in states, "it was fit when it was probed, and does not answer now"
 
-    heard.clear()
-    await live.look_at("half")
-    asked = {event.host for event in heard if isinstance(event, events.HostChanged)}
-    assert "fast" not in asked, "who is silent is not asked again"
-
 
 async def test_a_host_with_nothing_of_ours_is_called_fit_only_once_it_was_probed(
     machines: EmbeddedMachines, tmp_path: Path

@@ -7,25 +7,13 @@ from hetero_tui.events import HostState
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, running_head, survey
 from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
-from remote_agent.protocol import NodeReport, NodeSpec, encode
+from remote_agent.protocol import NodeReport, encode
 from remote_agent.states import RayState
 from tests.specs import node_spec
 
 
 def surveyed(host: str, role: str, epoch: int, state: str = "running") -> Surveyed:
-    spec = NodeSpec(
-        cluster="lab",
-        host=host,
-        role=role,
-        folder="~/x",
-        node_address="10.0.0.2",
-        head_address=f"of-epoch-{epoch}",
-        gcs_port=6389,
-        dashboard_port=8365,
-        labels={},
-        resources={},
-        epoch=epoch,
-    )
+    spec = node_spec(host, role, head_address=f"of-epoch-{epoch}", epoch=epoch)
     return Surveyed(host, node=NodeReport(host=host, state=RayState(state), spec=spec))
 
 

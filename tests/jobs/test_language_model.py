@@ -126,28 +126,22 @@ def test_its_weights_are_the_folders(ordered: Ordered, folder: Path) -> None:
 
 CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "config-cut-off": lambda config: json.dumps(config)[:90],
-    "config-empty": lambda config: "",
-    "config-list": lambda config: "[1]",
     "config-without-type": lambda config: {name: value for name, value in config.items() if name != "model_type"},
     "config-of-no-type": lambda config: config | {"model_type": "nonesuch"},
-    "config-vocabulary": lambda config: config | {"vocab_size": None},
-    "config-heads": lambda config: config | {"hidden_size": "sixteen"},
     "config-own-code": lambda config: config | {"model_type": "mine", "auto_map": {"AutoConfig": "config.Mine"}},
     "config-quantized": lambda config: config | {"quantization_config": {"bits": 4, "quant_method": "gptq"}},
     "config-bert": lambda config: config | {"model_type": "bert"},
     "config-t5": lambda config: config | {"model_type": "t5"},
 }
-TOKENIZERS = {"tokenizer-cut-off": '{"version": "1.0", "trun', "tokenizer-object": "{}", "tokenizer-list": "[]"}
 REPLACED = {
     "adapter-beside": ("adapter_config.json", '{"base_model_name_or_path": "another"}'),
     "pointer": ("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
-    **{name: ("tokenizer.json", content) for name, content in TOKENIZERS.items()},
+    "tokenizer-cut-off": ("tokenizer.json", '{"version": "1.0", "trun'),
 }
 OTHER_WORDS = {
     "large-tokenizer": [*tiny_models.WORDS, *(f"w{n}" for n in range(40))],
     "small-tokenizer": tiny_models.WORDS[:4],
 }
-INDICES = {"index-cut-off": '{"weight_m', "index-without-map": '{"metadata": {}}', "index-list": "[]"}
 
 
 def broken(folder: Path, name: str) -> Path:
@@ -158,9 +152,9 @@ def broken(folder: Path, name: str) -> Path:
         if name in CONFIGS:
             changed = CONFIGS[name](json.loads((place / "config.json").read_text()))
             (place / "config.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
-        if name in INDICES:
+        if name == "index-cut-off":
             (place / "model.safetensors").rename(place / "model-00001-of-00001.safetensors")
-            (place / "model.safetensors.index.json").write_text(INDICES[name])
+            (place / "model.safetensors.index.json").write_text('{"weight_m')
         if name in REPLACED:
             file, content = REPLACED[name]
             (place / file).write_text(content)
@@ -176,21 +170,7 @@ def broken(folder: Path, name: str) -> Path:
             for path in place.glob("token*"):
                 path.unlink()
         spoil_weights(place / "model.safetensors", name)
-        if name in ("without-index", "twice"):
-            in_two_files(place / "model.safetensors", has_index=name == "twice")
     return place
-
-
-def in_two_files(weights: Path, *, has_index: bool) -> None:
-    """One tensor is in both."""
-    tensors = load_file(weights)
-    weights.unlink()
-    parts = {"one.safetensors": tensors, "two.safetensors": {"model.norm.weight": torch.zeros(16)}}
-    for name, part in parts.items():
-        save_file(part, weights.with_name(name), metadata={"format": "pt"})
-    if has_index:
-        map_ = dict.fromkeys(tensors, "one.safetensors") | {"more": "two.safetensors"}
-        weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"weight_map": map_}))
 
 
 def spoil_weights(weights: Path, name: str) -> None:
@@ -222,19 +202,15 @@ def spoil_weights(weights: Path, name: str) -> None:
         ("adapter", "an adapter without its model (export the run"),
         ("adapter-beside", "an adapter is beside the model (take adapter_config.json out"),
         ("pointer", "model.safetensors is a pointer of Git LFS, and not the weights (run `git lfs pull`"),
-        ("without-index", "there is neither model.safetensors nor model.safetensors.index.json"),
-        ("twice", "model.norm.weight is in one.safetensors and in two.safetensors"),
         ("cut-off", "its weights can't be read: model.safetensors: "),
         ("file-missing", "model-00001-of-00002.safetensors is missing"),
         ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
-        *((name, "its weights can't be read: model.safetensors.index.json: ") for name in INDICES),
-        *((name, "config.json can't be used: ") for name in list(CONFIGS)[:6]),
-        ("config-heads", "config.json "),
-        ("config-own-code", "config.json can't be used: "),
+        ("index-cut-off", "its weights can't be read: model.safetensors.index.json: "),
+        *((name, "config.json can't be used: ") for name in list(CONFIGS)[:4]),
         ("config-quantized", "its weights are quantized already (gptq)"),
         ("config-bert", "a BertLMHeadModel sees the tokens that it would have to predict"),
         ("config-t5", "config.json describes no model that can be built: "),
-        *((name, "its tokenizer can't be read: ") for name in TOKENIZERS),
+        ("tokenizer-cut-off", "its tokenizer can't be read: "),
     ],
 )
 def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
@@ -258,11 +234,6 @@ def test_weights_of_another_configuration_are_refused(ordered: Ordered, folder: 
     with pytest.raises(JobError, match=said) as caught:
         job.create_model(made.factory, config.seed, config)
     assert "\n" not in str(caught.value)
-
-
-def test_samples_longer_than_the_model_looks_at_are_refused(ordered: Ordered) -> None:
-    with pytest.raises(JobError, match="context=65: the model looks at 64 tokens"):
-        ordered(context=65)
 
 
 def test_mistakes_are_told_all_at_once(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
@@ -375,15 +346,10 @@ def test_what_training_writes_into_the_model_does_not_reach_the_file(ordered: Or
         ("empty.jsonl", "", "there is no text in it"),
         ("blank.txt", " \n", "there is no text in it"),
         ("other.jsonl", '{"body": "the cat"}\n', "line 1: no text in 'text'; it has body"),
-        ("null.jsonl", '{"text": null, "n": 1}\n', "line 1: no text in 'text'; it has null"),
-        ("list.jsonl", '["the cat"]\n', "it has a list"),
         ("broken.jsonl", '\n{"text": \n', "line 2: it is no JSON"),
         ("latin.txt", b"caf\xe9", "can't be read"),
-        ("sixteen.txt", "the cat".encode("utf-16"), "can't be read"),
         ("unmarked.txt", "the cat".encode("utf-16-le"), "has zero bytes (it has to be text in UTF-8)"),
         ("half.jsonl", '{"text": "the \\ud800 cat"}\n', "line 1: its text has half a character"),
-        ("long.jsonl", '{"text": "the", "n": ' + "9" * 5000 + "}\n", "line 1: it is no JSON: Exceeds the limit"),
-        ("deep.jsonl", '{"text": "the", "n": ' + "[" * 100_000 + "\n", "line 1: it is no JSON"),
         ("table.csv", "text", "no .jsonl or .txt file"),
         (None, "", "not there"),
     ],
@@ -415,32 +381,15 @@ def test_a_long_text_is_tokenized_in_pieces_of_whole_words(
     ordered: Ordered, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = {name: ordered(data=folder / name)[0].create_data().tokens for name in ("text.txt", "text.jsonl")}
-    longest = 0
-
-    def limited(pieces: Any) -> Any:
-        nonlocal longest
-        for piece in pieces:
-            longest = max(longest, len(piece))
-            yield piece
-
     monkeypatch.setattr(language_model, "_PIECE", 40)
-    cut = language_model._pieces
-    monkeypatch.setattr(language_model, "_pieces", lambda text: limited(cut(text)))
     for name, tokens in whole.items():
         assert torch.equal(ordered(data=folder / name)[0].create_data().tokens, tokens)
-    assert 20 < longest <= 40
 
 
 def test_a_rank_that_no_layer_has_is_refused(ordered: Ordered) -> None:
     with pytest.raises(JobError, match=r"lora_rank=17: no layer has a rank above 16 \(set lora_rank=16 or less\)"):
         ordered(lora_rank=17)
     ordered(lora_rank=16)
-
-
-def test_unknown_targets_are_refused_with_the_nearest(ordered: Ordered) -> None:
-    with pytest.raises(JobError) as caught:
-        ordered(lora_rank=4, lora_targets="q_porj")
-    assert "did you mean q_proj?" in str(caught.value)
 
 
 def _with_special(folder: Path, model: Path) -> Path:

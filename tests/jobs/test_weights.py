@@ -19,7 +19,6 @@ from remote_agent.serving import Served
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import TrainingState
-from remote_agent.training.errors import JobError
 from tests.specs import write_run
 
 tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
@@ -115,27 +114,6 @@ def test_so_it_is_for_gpt_2_whose_weights_are_transposed(tmp_path: Path, quantiz
         assert (logits(adapted) - logits(trained)).abs().max() < 1e-5
 
 
-def test_merged_into_four_bits_gives_what_the_run_gave(tmp_path: Path, model: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    place, trained = run_of(tmp_path, model, lora_rank=4, quantize="nf4", lora_targets="v_proj")
-    merged = AutoModelForCausalLM.from_pretrained(exported(place, "merged"))
-    assert (logits(merged) - logits(trained)).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("given", "form", "said"),
-    [({}, "peft", "trained no adapters"), ({}, "merged", "trained no adapters"), ({"lora_rank": 2}, "hf", "adapters")],
-)
-def test_a_form_that_the_run_can_not_have_is_refused(
-    tmp_path: Path, model: Path, given: dict[str, Any], form: str, said: str
-) -> None:
-    place, _ = run_of(tmp_path, model, **given)
-    with pytest.raises(JobError, match=said) as caught:
-        weights.export(place, form)
-    assert "--format" in caught.value.hint
-
-
 def test_the_best_checkpoint_and_the_average_of_the_weights_are_exported_and_served(
     tmp_path: Path, model: Path
 ) -> None:
@@ -167,14 +145,6 @@ def test_the_best_checkpoint_and_the_average_of_the_weights_are_exported_and_ser
         made, _, served = weights.model_of(place, choice)
         assert made.step == step
         assert all(torch.equal(served.state_dict()[name], value) for name, value in values.items()), choice
-
-
-def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    for name in ("run", "nothing"):
-        with pytest.raises(JobError, match="it has no checkpoint") as caught:
-            weights.export(tmp_path / name, "pt")
-        assert "failed before" in caught.value.hint
 
 
 def test_a_checkpoint_that_the_run_removes_meanwhile_is_exported(
@@ -251,14 +221,3 @@ def test_exports_of_one_form_at_a_time_do_not_mix_and_are_removed(
     os.utime(place / "exports" / second.name, (1, 1))  # its reader was ended long ago
     third = weights.export(place, "pt")
     assert [entry.name for entry in (place / "exports").iterdir()] == [third.name]
-
-
-def test_a_failed_export_leaves_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save_beside(self: Any, folder: Path) -> None:
-        raise ValueError("no")
-
-    monkeypatch.setattr("remote_agent.jobs.language_model.LanguageModelJob.save_beside", save_beside)
-    place, _ = run_of(tmp_path, model)
-    with pytest.raises(JobError):
-        weights.export(place, "hf")
-    assert not list((place / "exports").iterdir())

@@ -174,11 +174,10 @@ class Lab:
         identity = self.laptop.home / ".ssh/id_ed25519"
         _make_key(identity, "laptop")
         authorized = Path(shutil.copy(identity.with_suffix(".pub"), keys / "laptop.pub"))
-        _make_key(keys / "another", "another")
         for host in self.hosts:
             _make_key(keys / host.name, host.name)
             host.write_server_config(host_key=keys / host.name, authorized_keys=authorized)
-        self.known_hosts(path=self.laptop.home / ".ssh/known_hosts")
+        self.known_hosts()
         self.laptop.plug_in()
         for host in self.hosts:
             host.boot()
@@ -215,23 +214,17 @@ class Lab:
             logs = "\n".join(f"{host.name}: {host.log[-500:]}" for host in waited)
             raise LabError(f"{done.stderr.strip()}\n{logs}")
 
-    def known_hosts(self, *, path: Path, unknown: Sequence[str] = (), changed: Sequence[str] = ()) -> Path:
-        """Write a known_hosts file at ``path``, without the ``unknown`` and with another key for the ``changed``."""
-        lines = []
-        for host in self.hosts:
-            if host.name not in unknown:
-                key = self.folder / "keys" / ("another.pub" if host.name in changed else f"{host.name}.pub")
-                lines.append(f"{host.name},{host.address} {' '.join(key.read_text().split()[:2])}\n")
-        path.write_text("".join(lines))
-        return path
+    def known_hosts(self) -> None:
+        """Write the laptop's known_hosts file, with all hosts."""
+        keys = {host: (self.folder / "keys" / f"{host.name}.pub").read_text().split()[:2] for host in self.hosts}
+        lines = [f"{host.name},{host.address} {' '.join(key)}\n" for host, key in keys.items()]
+        (self.laptop.home / ".ssh/known_hosts").write_text("".join(lines))
 
     def inventory(
         self,
         overrides: Mapping[str, Mapping[str, object]] | None = None,
         *,
         hosts: Sequence[str] | None = None,
-        unknown_key: Sequence[str] = (),
-        changed_key: Sequence[str] = (),
         cluster: str = "lab",
         security: str = "token",
         network: str = "direct",
@@ -242,8 +235,6 @@ class Lab:
             overrides: For a host's name, keys of its entry to set or (None) to leave out:
                 ``{"mercer": {"user": "nobody-here"}, "crosby": {"address": NOBODY}, "nas": {"python": None}}``.
             hosts: Names of the hosts in it, in this order; all, if not given.
-            unknown_key: Hosts whose key the laptop has never seen.
-            changed_key: Hosts that the laptop knows with another key.
             cluster: The cluster's name.
             security: Whether what the hosts send each other is encrypted: ``tls``.
             network: ``wireguard`` for a network of the cluster's own.
@@ -251,14 +242,11 @@ class Lab:
         self._inventories += 1
         folder = self.laptop.home / f"inventory-{self._inventories}"
         folder.mkdir()
-        known = self.known_hosts(path=folder / "known_hosts", unknown=unknown_key, changed=changed_key)
         lines = ["cluster:", f"  name: {cluster}", f"  security: {security}", f"  network: {network}", "hosts:"]
         for host in self.hosts if hosts is None else [self.host(name) for name in hosts]:
             entry: dict[str, object | None] = {"address": host.address, "cpus": host.spec.cpus}
             if host.spec.has_python:
                 entry["python"] = sys.executable
-            if host.name in (*unknown_key, *changed_key):
-                entry["known_hosts"] = str(known)
             entry |= (overrides or {}).get(host.name, {})
             lines.append(f"  {host.name}:")
             # What JSON calls a value, YAML reads as the same value.

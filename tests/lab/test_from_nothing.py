@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs/hosts.md"
 @pytest.fixture
 def lab(possible: None) -> Iterator[Lab]:
     with Lab([HostSpec(name="mercer"), HostSpec(name="crosby")], rate_mbit=1000) as lab:
-        lab.known_hosts(path=lab.laptop.home / ".ssh/known_hosts")
+        lab.known_hosts()
         yield lab
 
 

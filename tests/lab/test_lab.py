@@ -75,12 +75,6 @@ def test_every_host_answers_ssh_under_its_own_name_and_address(lab: Lab) -> None
         assert done.stdout.split()[:2] == [host.name, host.address]
 
 
-def test_hosts_reach_each_other_by_name(lab: Lab) -> None:
-    mercer, crosby, _ = lab.hosts
-    listener = f"import socket; socket.create_connection(({crosby.name!r}, 22), 30)"
-    assert mercer.exec([sys.executable, "-c", listener]).returncode == 0
-
-
 def test_a_host_has_its_own_files_and_processes_and_sees_nothing_of_the_product(lab: Lab) -> None:
     mercer, crosby, _ = lab.hosts
     for place in ("~", "/tmp", "/dev/shm", "/run"):
@@ -92,17 +86,6 @@ def test_a_host_has_its_own_files_and_processes_and_sees_nothing_of_the_product(
     assert seen <= {"sshd", "sshd-session", "ps"}, "its SSH server, sessions that end just now, and ps"
     assert mercer.exec(["ls", str(REPOSITORY / "remote_agent")]).stdout == ""
     assert lab.laptop.run(["ls", str(REPOSITORY / "remote_agent")]).stdout != ""
-
-
-def test_simulated_speed_is_in_the_environment_of_what_ssh_starts(lab: Lab) -> None:
-    variable = "printenv HETERO_TUI_SIMULATED_SPEED"
-    assert ssh(lab, lab.host("mercer"), variable).stdout.strip() == "0.5"
-    assert ssh(lab, lab.host("crosby"), variable).stdout == ""
-
-
-def test_a_host_without_python_has_its_other_programs(lab: Lab) -> None:
-    done = ssh(lab, lab.host("nas"), "command -v ls grep tar python3 python python3.11")
-    assert [Path(line).name for line in done.stdout.split()] == ["ls", "grep", "tar"]
 
 
 @pytest.mark.parametrize("direction", ["to the host", "from the host"])
@@ -152,24 +135,6 @@ def test_pulling_the_plug_ends_every_process_and_keeps_the_disk(lab: Lab) -> Non
     assert ssh(lab, mercer, "test -e ~/disk && test ! -e /tmp/memory").returncode == 0
 
 
-def test_processes_and_ports_of_a_host_are_seen_and_can_be_signalled(lab: Lab) -> None:
-    crosby = lab.host("crosby")
-    assert crosby.processes() == ()
-    assert crosby.listening_ports() == frozenset()
-    serve = [sys.executable, "-c", "import socket; s = socket.create_server(('', 8000)); print(flush=True); s.accept()"]
-    background = f"from subprocess import *; Popen({serve!r}, stdout=PIPE, stderr=DEVNULL).stdout.readline()"
-    assert crosby.exec([sys.executable, "-c", background], deadline=BOOT_DEADLINE).returncode == 0
-    (server,) = crosby.processes()
-    assert crosby.listening_ports() == {8000}
-    assert lab.host("mercer").listening_ports() == frozenset()
-    crosby.signal(server.pid, signal.SIGKILL)
-    end = time.monotonic() + BOOT_DEADLINE
-    while (crosby.processes() or crosby.listening_ports()) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert crosby.processes() == ()
-    assert crosby.listening_ports() == frozenset()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_a_lab_however_it_ends(possible: None, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "tests.lab", "up", "--hosts", "2"]
@@ -190,20 +155,6 @@ def test_nothing_outlives_a_lab_however_it_ends(possible: None, number: signal.S
             pass
     assert network.namespaces(prefix) == ()
     assert list(Path("/var/tmp").glob(f"{prefix}*")) == []
-
-
-def test_a_lab_is_taken_down_when_a_test_raises(possible: None) -> None:
-    lab = Lab([HostSpec(name="mercer")])
-
-    def fail_in_the_lab() -> None:
-        with lab:
-            assert len(network.namespaces(lab.id)) == 3
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_in_the_lab()
-    assert network.namespaces(lab.id) == ()
-    assert not lab.folder.exists()
 
 
 def test_a_link_is_as_slow_after_a_pause(lab: Lab) -> None:

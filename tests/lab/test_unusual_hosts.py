@@ -29,7 +29,6 @@ from tests.lab.product import HeteroTui
 pytestmark = [pytest.mark.lab]
 
 SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-AGENT = "/tmp/agent"
 LISTEN = """import http.server, socket, sys, threading
 silent = socket.create_server(("", 2201))
 
@@ -51,14 +50,11 @@ http.server.HTTPServer(("", 2202), http.server.BaseHTTPRequestHandler).serve_for
 """
 
 
-def environment(folder: str, **packages: str) -> dict[str, str]:
-    """Files of a Python environment with this Python's packages, and others of these versions before them."""
+def environment(folder: str) -> dict[str, str]:
+    """Files of a Python environment with this Python's packages."""
     site = f"{folder}/lib/{SITE.parent.name}/site-packages"
     base = Path(sys.base_prefix) / "bin"
-    files = {f"{folder}/pyvenv.cfg": f"home = {base}\n", f"{site}/others.pth": f"{SITE}\n"}
-    for name, version in packages.items():
-        files[f"{site}/{name}-{version}.dist-info/METADATA"] = f"Name: {name}\nVersion: {version}\n"
-    return files
+    return {f"{folder}/pyvenv.cfg": f"home = {base}\n", f"{site}/others.pth": f"{SITE}\n"}
 
 
 def account(name: str, shell: str = "/bin/bash", *, uid: int = 0, home: Path | None = None) -> str:
@@ -117,7 +113,6 @@ VARIABLES = (
     " XDG_CACHE_HOME=/nonexistent XDG_RUNTIME_DIR=/nonexistent FORCE_COLOR=1"
 )
 LATE = "import time; time.time = time.late = getattr(time, 'late', lambda now=time.time: now() + 3600)\n"  # read twice
-OLD_PYTHON = '#!/bin/sh\ncase "$*" in -V) echo "Python 2.7.18" >&2;; *) echo "Unknown option: -I" >&2; exit 2;; esac\n'
 KINDS: dict[str, Kind] = {
     "plain": Kind("an ordinary host", "fit"),
     "jumped": Kind("behind a jump host", "fit", entry={"proxy_jump": "plain"}),
@@ -143,11 +138,6 @@ KINDS: dict[str, Kind] = {
     "nostderr": Kind("a start-up file that throws stderr away", "fit", files=bash("exec 2>/dev/null")),
     "unsethome": Kind("a start-up file that unsets HOME", "fit", files=bash("unset HOME")),
     "oftmp": Kind("a /tmp that is read-only", "fit", arrange="mount -o remount,ro /tmp"),
-    "many": Kind(
-        "sixty addresses",
-        "fit",
-        arrange=f"for i in $(seq 60); do ip addr add 10.98.$i.1/24 dev {INTERFACE}; done",
-    ),
     "tenmb": Kind("a start-up file that prints 10 MB", "fit", files=bash("head -c 10000000 /dev/zero")),
     "trapped": Kind(
         "set -e and traps in .bashrc", "fit", files=bash("set -e; trap 'echo debug' DEBUG; trap 'echo bye' EXIT")
@@ -158,12 +148,6 @@ KINDS: dict[str, Kind] = {
         files=bash("export SHELLOPTS BASH_XTRACEFD=1 PS4='+{\"probe\":'; set -x"),
     ),
     "fake": Kind("a start-up file that prints a probe's answer", "fit", files=bash("echo '{\"probe\": 1}'")),
-    "legacy": Kind(
-        "a legacy encoding, and a host name with an umlaut and escape codes",
-        "fit",
-        files=bash("export LC_ALL=C LANG=de_DE.ISO-8859-1"),
-        arrange="printf 'Gr\\303\\266sse_\\033[31m.' > /proc/sys/kernel/hostname",
-    ),
     "preload": Kind(
         "LD_PRELOAD, TMPDIR and TAR_OPTIONS in .bashrc",
         "fit",
@@ -207,9 +191,6 @@ KINDS: dict[str, Kind] = {
         "fit",
         entry={"address": f"fe80::b7%{INTERFACE}"},
         arrange=f"ip addr add fe80::b7/64 dev {INTERFACE} nodad",
-    ),
-    "agent": Kind(
-        "a key that only the SSH agent has", "fit", server=("AuthorizedKeysFile .ssh/agent_keys",), entry={"port": 22}
     ),
     "fish": Kind(
         "the login shell fish",
@@ -272,21 +253,10 @@ KINDS: dict[str, Kind] = {
         entry={"python": "~/env/bin/python"},
     ),
     "walled": Kind("a firewall that leaves only SSH open", "fit", needs="nft", arrange=WALL.format(ports="22")),
-    "homeless": Kind(
-        "a home that is not there",
-        "the home folder /nonexistent is not there",
-        files=bash("export HOME=/nonexistent"),
-    ),
-    "taken": Kind("a file called .hetero-tui", "it is no folder", files={".hetero-tui": ""}),
     "readonly": Kind(
         "a home that is read-only",
         "nothing can be written in .*read-only",
         arrange="mount -o remount,bind,ro ~",
-    ),
-    "full": Kind(
-        "a home that is nearly full",
-        "only [0-9]+ MB free",
-        arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=8m tmpfs ~/.hetero-tui",
     ),
     "inodes": Kind(
         "a home without inodes",
@@ -298,49 +268,10 @@ KINDS: dict[str, Kind] = {
         "nothing can be written in /dev/shm",
         arrange="mount -o remount,ro /dev/shm",
     ),
-    "noproc": Kind("no /proc", "/proc is not mounted", arrange="umount -l /proc; umount -l /proc"),
     "tabhome": Kind(
         "a home with a tab in its name",
         "the name of the home folder has a tab",
         files=bash("export HOME=/tmp/$'a\\tb'; mkdir -p \"$HOME\""),
-    ),
-    "fewfiles": Kind("ulimit -n 12", "only 12 open files", files=bash("ulimit -n 12")),
-    "fewprocesses": Kind(
-        "ulimit -u 9",
-        "only 9 processes and threads",
-        server=("AllowUsers *",),
-        arrange=account("me", uid=1500) + "; chown -R 1500:1500 ~",
-        files=bash("ulimit -u 9"),
-        entry={"user": "me"},
-    ),
-    "wrongray": Kind(
-        "another Ray",
-        "has Ray 2.9.0, and this hetero-tui needs 2.60",
-        files=environment("env", ray="2.9.0"),
-        arrange=link("env"),
-        entry={"python": "~/env/bin/python"},
-    ),
-    "patchray": Kind(
-        "another patch release of Ray",
-        "has Ray 2.60.99, and .* have 2.60",
-        files=environment("env", ray="2.60.99"),
-        arrange=link("env"),
-        entry={"python": "~/env/bin/python"},
-    ),
-    "noray": Kind("a Python without the packages", "has no ray", entry={"python": f"{sys.base_prefix}/bin/python3"}),
-    "blankpython": Kind(
-        "a Python with a blank in its path",
-        "a blank or a quotation mark in its path",
-        files=environment("my env"),
-        arrange=link("my env"),
-        entry={"python": "~/my env/bin/python"},
-    ),
-    "quotepython": Kind(
-        "a Python with an apostrophe in its path",
-        "a blank or a quotation mark in its path",
-        files=environment("o'env"),
-        arrange=link("o'env"),
-        entry={"python": "~/o'env/bin/python"},
     ),
     "umlautpython": Kind(
         "a Python with an umlaut in its path",
@@ -349,28 +280,13 @@ KINDS: dict[str, Kind] = {
         arrange=link("größe"),
         entry={"python": "~/größe/bin/python"},
     ),
-    "gpu": Kind("a device of the inventory that is not there", "no cuda:1 there", entry={"devices": ["cuda:1"]}),
-    "alias": Kind("the same machine under a second name", "is the same machine as plain", entry={"address": "plain"}),
     "bare": Kind("no Python", "no Python there", "error", has_python=False),
-    "moved": Kind(
-        "no Python where the inventory says",
-        "no Python there that runs .*/nonexistent/python",
-        "error",
-        entry={"python": "/nonexistent/python"},
-    ),
-    "python27": Kind(
-        "Python 2.7", "Python 2.7.18 is too old", "error", files={"python": OLD_PYTHON}, entry={"python": "~/python"}
-    ),
-    "false": Kind(
-        "the shell /bin/false", "it said nothing and exited with 1", "error", server=("ForceCommand /bin/false",)
-    ),
     "nologin": Kind(
         "the shell nologin",
         "This account is currently not available",
         "error",
         server=("ForceCommand /usr/sbin/nologin",),
     ),
-    "forced": Kind("a forced command", 'it said "backups only"', "error", server=("ForceCommand echo backups only",)),
     "pathless": Kind(
         "a PATH without /bin",
         "it said .*sh: not found.* and exited with 127",
@@ -385,15 +301,6 @@ KINDS: dict[str, Kind] = {
         files={"python": "#!/bin/sh\nkill -SEGV $$\n"},
         entry={"python": "~/python"},
     ),
-    "othershell": Kind(
-        "a start-up file that starts another shell",
-        "its login shell ran no command within",
-        "unreachable",
-        files=bash('test -n "$BEGUN" || BEGUN=1 exec bash'),
-    ),
-    "hangsup": Kind(
-        "a server that hangs up after the login", "was closed", "unreachable", server=("ForceCommand kill -9 $PPID",)
-    ),
     "midway": Kind(
         "a host that falls silent midway",
         "did not end within|no connection within|completed no SSH login|in neither nor refused it",
@@ -402,19 +309,12 @@ KINDS: dict[str, Kind] = {
         arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
         entry={"port": 2203},
     ),
-    "leaves": Kind("a start-up file that exits", "it said nothing and exited with 3", "error", files=bash("exit 3")),
     "endless": Kind("a start-up file that prints without end", "printed 64 MiB", "error", files=bash("yes")),
     "hangs": Kind(
         "a start-up file that never ends",
         "its login shell ran no command within",
         "unreachable",
         files=bash("sleep 600"),
-    ),
-    "menu": Kind(
-        "a menu in a shell's place",
-        'the last that it said is "2. restore"',
-        "unreachable",
-        server=("ForceCommand echo 1. back up; echo 2. restore; exec cat",),
     ),
     "rbash": Kind(
         "the login shell rbash", "exec: restricted", "error", needs="rbash", arrange=account("root", "/bin/rbash")
@@ -430,7 +330,6 @@ KINDS: dict[str, Kind] = {
     "nobody": Kind(
         "an address that nobody has", "no route|no answer|no connection", "unreachable", entry={"address": NOBODY}
     ),
-    "closed": Kind("a port that is closed", "nothing listens there", "unreachable", entry={"port": 2222}),
     "silent": Kind(
         "a port that never says a word",
         "completed no SSH login",
@@ -447,33 +346,6 @@ KINDS: dict[str, Kind] = {
         arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
         entry={"port": 2202},
     ),
-    "stranger": Kind("a user who is not there", "refused the login", "auth_failed", entry={"user": "nobody-here"}),
-    "password": Kind(
-        "only passwords",
-        "wants more than a key from user .*: a password",
-        "auth_failed",
-        server=("PubkeyAuthentication no", "PasswordAuthentication yes"),
-    ),
-    "twofactors": Kind(
-        "a password beside the key",
-        "wants more than a key from user .*: a password",
-        "auth_failed",
-        server=("AuthenticationMethods publickey,password", "PasswordAuthentication yes"),
-    ),
-    "manykeys": Kind(
-        "MaxAuthTries 1, and a key that it does not know",
-        "ended the login of user .* after so many keys",
-        "auth_failed",
-        server=("MaxAuthTries 1", "AuthorizedKeysFile none"),
-    ),
-    "locked": Kind(
-        "a key with a passphrase, and no agent",
-        "behind a passphrase: run ssh-add",
-        "auth_failed",
-        entry={"identity_file": "~/.ssh/locked"},
-    ),
-    "unseen": Kind("a key that was never seen", "SHA256:", "host_key_unknown"),
-    "swapped": Kind("a key that has changed", "changed|another key", "host_key_changed"),
 }
 
 
@@ -496,7 +368,6 @@ def hosts_of_all_kinds() -> Iterator[Lab]:
         with (lab.laptop.folder / "hosts").open("a") as names:
             names.write(f"{V6}de both-ways\n{lab.host('hole').address} both-ways\n")
         ssh = lab.laptop.home / ".ssh"
-        lab.laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", f"{Path.home()}/.ssh/locked"])
         (ssh / "config").write_text("Include more\n")
         (ssh / "more").write_text(
             f"Match originalhost by-config\n  HostName {lab.host('config').address}\n  HostKeyAlias config\n"
@@ -504,21 +375,13 @@ def hosts_of_all_kinds() -> Iterator[Lab]:
         with (ssh / "known_hosts").open("a") as known:
             for name, alias in (("v6", f"{V6}b6"), ("zone", f"fe80::b7%{INTERFACE}")):
                 known.write(f"{alias} {' '.join((lab.folder / 'keys' / f'{name}.pub').read_text().split()[:2])}\n")
-        key = f"{Path.home()}/.ssh/only-agent"
-        lab.laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])
-        (ssh / "only-agent.pub").rename(lab.host("agent").home / ".ssh/agent_keys")
-        with lab.laptop.popen(["ssh-agent", "-D", "-a", AGENT]) as agent:
-            script = f"until ssh-add {key} 2>/dev/null; do sleep 0.05; done; rm {key}"
-            assert lab.laptop.run(["sh", "-c", script], SSH_AUTH_SOCK=AGENT).returncode == 0
-            yield lab
-            agent.terminate()
+        yield lab
 
 
 def probe(lab: Lab, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """What ``probe --json`` says of the hosts of these names, and its lines for people."""
     entries = {name: kind.entry for name, kind in KINDS.items() if kind.entry}
-    inventory = lab.inventory(entries, hosts=names, unknown_key=["unseen"], changed_key=["swapped"])
-    done = lab.laptop.run(HeteroTui(lab.laptop, inventory).command("probe", "--json"), SSH_AUTH_SOCK=AGENT)
+    done = HeteroTui(lab.laptop, lab.inventory(entries, hosts=names)).run("probe", "--json")
     assert done.returncode == (3 if any(KINDS[name].status != "ok" for name in names) else 0), done.stderr
     return json.loads(done.stdout)["hosts"], done.stderr.splitlines()
 

@@ -6,13 +6,11 @@ The lab's kernel has none, so it is wireguard-go over TUN there. The switch is l
 from __future__ import annotations
 
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 
 import pytest
 
-from hetero_tui.planning.mesh import PREFIX
 from remote_agent.protocol import MESH_INTERFACE
 from tests.lab.conftest import needs_wireguard
 from tests.lab.following import ENDLESS, Following
@@ -76,36 +74,6 @@ def test_in_wireguard_nothing_is_seen_a_rebooted_host_comes_back_and_down_leaves
             assert done.returncode == 1
             assert "runs in a WireGuard network, and the inventory says `network: direct`" in done.stderr
     finally:
-        down = product.document("down", "--yes")
-    assert down["leftovers"] == []
-    assert leftovers(lab) == []
-
-
-@pytest.mark.long
-def test_a_network_that_a_host_has_is_not_taken_and_who_cannot_join_is_said_before_anything_starts(lab: Lab) -> None:
-    assert PREFIX == 20
-    nas = lab.host("nas")
-    nas.exec(["ip", "route", "add", "10.0.0.0/8", "via", lab.laptop.address])
-    crosby = lab.host("crosby")
-    crosby.exec(["mount", "--bind", "/bin/false", shutil.which("wg") or ""])
-    product = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES, network="wireguard"))
-    try:
-        check = product.document("check", exit_code=3)
-        said = [one["what"] for one in check["findings"] if one["host"] == "crosby" and one["level"] == "bad"]
-        assert said == ["WireGuard can't be used: wg --version: exit status 1"]
-        assert leftovers(lab) == []
-        document = product.document("up", exit_code=3)
-        assert {one["name"]: one["state"] for one in document["hosts"]} == {
-            "mercer": "up",
-            "crosby": "unfit",
-            "nas": "up",
-        }
-        assert [interfaces(host) != [] for host in lab.hosts] == [True, False, True]
-        addresses = nas.exec(["ip", "-4", "-o", "address", "show", "dev", *interfaces(nas)]).stdout
-        assert re.search(r"inet 172\.(1[6-9]|2\d|3[01])\.", addresses), addresses
-    finally:
-        crosby.exec(["umount", shutil.which("wg") or ""])
-        nas.exec(["ip", "route", "delete", "10.0.0.0/8"])
         down = product.document("down", "--yes")
     assert down["leftovers"] == []
     assert leftovers(lab) == []

@@ -162,13 +162,6 @@ class _Crossed(nn.Module):
         return result
 
 
-class _Detached(_Crossed):
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.blocks[0](x)
-        result: Tensor = self.blocks[2](self.blocks[1](first)) + first.detach()
-        return result
-
-
 class _Masked(_Crossed):
     """A mask of what is given to the second block, which is False everywhere here, is used by the third one's."""
 
@@ -177,17 +170,6 @@ class _Masked(_Crossed):
         mask = x.abs() > 100
         x = self.blocks[1](x).masked_fill(mask, 0.0)
         result: Tensor = self.blocks[2](x)
-        return result
-
-
-class _Written(_Crossed):
-    """The same with a mask that is written in place."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        mask = torch.zeros(x.shape, dtype=torch.bool)
-        x = self.blocks[1](self.blocks[0](x))
-        mask[:, 1:] = x[:, 1:] > 100
-        result: Tensor = self.blocks[2](x).masked_fill(mask, 0.0)
         return result
 
 
@@ -201,17 +183,6 @@ class _Halting(_Crossed):
         return result
 
 
-class _Routed(_Crossed):
-    """Its blocks leave behind a term that is nearly the same of each, and whose mean is a small part of the result."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        terms = list[Tensor]()
-        for block in self.blocks:
-            x = block(x)
-            terms.append(x.softmax(-1).square().sum(-1).mean())
-        return x + 1e-6 * torch.stack(terms).mean()
-
-
 class _Backwards(_Crossed):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.blocks[0](self.blocks[1](self.blocks[2](x)))
@@ -222,11 +193,8 @@ class _Backwards(_Crossed):
     ("kind", "message"),
     [
         (_Crossed, r"what follows block 1 depends on blocks.0.weight by another way than by what block 2 gets"),
-        (_Detached, r"block 2, or what follows it, uses a mask or another value .* from weights before or at block 0,"),
         (_Masked, r"block 1, or what follows it, uses a mask or another value .* from weights before or at block 0,"),
-        (_Written, r"block 2, or what follows it, uses a mask or another value .* from weights at block 1,"),
         (_Halting, r"looks at a number that depends on weights \(__bool__\) outside of its blocks"),
-        (_Routed, r"what follows block 1 depends on blocks.1.weight by another way than by what block 2 gets"),
         (_Backwards, "one after the other, each once, but 2, 1, 0"),
     ],
 )

@@ -99,8 +99,6 @@ def test_a_host_that_can_not_be_in_it_is_refused_alone() -> None:
     twins = plan_mesh("lab", NAMES, EMPTY, ENDPOINTS | {"nas": "10.0.0.2"}, KEYS)
     assert twins.refused == {"nas": "is the same machine as crosby, which can be in a WireGuard network once"}
     assert list(twins.specs) == ["mercer", "crosby"]
-    simulated = plan_mesh("lab", NAMES, EMPTY, {"mercer": "127.0.0.2", "crosby": "127.0.0.3", "nas": "10.0.0.2"}, KEYS)
-    assert list(simulated.specs) == ["mercer", "nas"]
 
 
 def behind(facts: Any, name: str, reached: str | None, connection: Any = "ssh") -> Candidate:

@@ -112,14 +112,6 @@ def test_an_address_is_judged_by_how_many_reach_it_then_by_how_many_ports() -> N
     )
 
 
-def test_only_a_host_that_was_tried_gets_an_address_by_its_own_doors() -> None:
-    own = {"nas": ("x", "y"), "pi": ("x", "z")}
-    assert best_addresses(outcomes(), own) == {}
-    assert best_addresses(outcomes(("a", "nas", "x", 1)), own) == {"nas": "y"}
-    assert best_addresses(outcomes(("a", "nas", "q", 1)), own) == {}, "none of its own"
-    assert best_addresses(outcomes(made=(("a", "pi", "z", 1),)), own) == {"pi": "x"}
-
-
 def test_hosts_without_a_common_version_of_ip_are_told_so_and_no_firewall_is_blamed() -> None:
     hosts = {"mercer": "10.0.0.2", "nas": "fd00::4"}
     own = {name: (address,) for name, address in hosts.items()}

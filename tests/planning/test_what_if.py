@@ -136,12 +136,6 @@ def plan_of(path: Path, *more: str) -> dict[str, Any]:
     return found
 
 
-def test_a_batch_that_no_setting_says_is_the_files(tmp_path: Path) -> None:
-    path = tmp_path / "lab.yaml"
-    path.write_text(FLEET)
-    assert plan_of(path, "--set", "batch_size=0")["batch"] == plan_of(path)["batch"] > 0
-
-
 def test_settings_count_for_a_fleet_of_a_file_too(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(FLEET)

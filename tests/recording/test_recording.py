@@ -28,6 +28,7 @@ from hetero_tui.state import State, initial
 from hetero_tui.ui.replaying import ReplayApp
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
+from tests.specs import run_step
 
 HOSTS = ("mercer", "nas")
 START = initial("lab", tuple((host, "10.0.0.2") for host in HOSTS))
@@ -37,17 +38,7 @@ def step(number: int, seq: int) -> events.RunProgressed:
     worker = protocol.WorkerStep(
         worker="nas/cpu", host="nas", device="cpu", samples=64, compute_s=0.1, push_s=0.1, pull_s=0.1, wait_s=0.0
     )
-    event = protocol.Step(
-        seq=seq,
-        time=1000.0 + number,
-        step=number,
-        loss=1.0 / number,
-        samples=64,
-        seconds=1.0,
-        bytes_pushed=1,
-        bytes_pulled=1,
-        workers=(worker,),
-    )
+    event = run_step(number, seq=seq, time=1000.0 + number, loss=1.0 / number, workers=(worker,))
     return events.RunProgressed(run="text-1", event=event)
 
 

@@ -36,6 +36,7 @@ from hetero_tui.state import WorkerView, initial
 from hetero_tui.transport import open_transport
 from remote_agent import protocol
 from remote_agent.states import RunState
+from tests.specs import run_step, write_run
 
 RUN = "digits-1"
 SWEEP = "sweep-1"
@@ -69,18 +70,7 @@ def step(number: int, seq: int, loss: float | None = 1.0) -> protocol.Step:
         )
         for host in ("fast", "half")
     )
-    return protocol.Step(
-        seq=seq,
-        time=100.0 + seq,
-        step=number,
-        loss=loss,
-        samples=8,
-        seconds=1.0,
-        bytes_pushed=3,
-        bytes_pulled=4,
-        workers=workers,
-        scalars={"kl": 0.5},
-    )
+    return run_step(number, seq=seq, time=100.0 + seq, loss=loss, samples=8, workers=workers, scalars={"kl": 0.5})
 
 
 HAPPENED: tuple[protocol.Event, ...] = (
@@ -271,22 +261,10 @@ async def session(short_folder: Path) -> AsyncIterator[Session]:
         await agent.ship(transport, machines.cluster, sys.executable)
         await transport.close()
         place = machines.machines[0].home / agent.folder(machines.cluster) / "runs" / RUN
-        place.mkdir(parents=True)
-        spec = protocol.RunSpec(
-            run=RUN,
-            job="digits",
-            cluster=machines.cluster,
-            host="fast",
-            ray_address="127.0.0.2:1",
-            node_address="127.0.0.2",
-            devices=(),
-            server_host="fast",
-        )
-        (place / "run.json").write_text(protocol.encode(spec))
+        write_run(place, "digits", host="fast", cluster=machines.cluster)
         (place / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in HAPPENED))
         sweep = place.parent / SWEEP
-        sweep.mkdir()
-        (sweep / "run.json").write_text(protocol.encode(dataclasses.replace(spec, run=SWEEP, script=True)))
+        write_run(sweep, "digits", host="fast", cluster=machines.cluster, script=True)
         before = [dataclasses.replace(event, time=event.time / 2) for event in HAPPENED]
         (sweep / "events.jsonl").write_text("".join(protocol.encode(event) + "\n" for event in before))
         async with Session(inventory, path, ledger_folder=short_folder / "laptop", log_errors=False) as session:
@@ -311,44 +289,17 @@ async def test_a_run_is_written_to_a_file_or_to_stdout_while_the_cluster_is_down
         await commanding.write_out(session, output, SWEEP, None, ".html", page)
 
 
-def test_evaluations_that_were_made_again_count_once_and_what_happened_is_told_with_its_step() -> None:
+def test_evaluations_that_were_made_again_count_once() -> None:
     def evaluated(number: int, seq: int) -> protocol.Evaluated:
         return protocol.Evaluated(
             seq=seq, time=1.0, step=number, epoch=None, metrics={"loss": 1.0}, samples=4, seconds=1.0, best=False
         )
 
-    joined = [
-        protocol.WorkerJoined(seq=2 + number, time=1.0, worker=f"{host}/cpu", host=host, device="cpu", name=name)
-        for number, (host, name) in enumerate((("fast", "TITAN X"), ("slow", "")))
-    ]
-    lost = [
-        protocol.WorkerLost(seq=9 + number, time=2.0, worker="slow/cpu", host="slow", device="cpu", step=4, cause=cause)
-        for number, cause in enumerate(("killed", "drained"))
-    ]
     resumed = protocol.RunResumed(
         seq=11, time=3.0, step=3, host="fast", checkpoint="/c", samples=24, iterations=6, notes=(), cause=""
     )
-    found = figures_of(
-        RUN,
-        [
-            started(),
-            *joined,
-            step(3, 4),
-            evaluated(3, 5),
-            step(4, 6),
-            evaluated(4, 7),
-            *lost,
-            resumed,
-            evaluated(4, 12),
-        ],
-    )
-    assert [each.step for each in found.evaluations] == [3, 4]
-    assert (found.workers["fast/cpu"].name, found.workers["slow/cpu"].name) == ("TITAN X", "cpu")
-    told = [
-        (each.step, each.fault > 0) for each in found.happened if "slow" in each.text and "is ready" not in each.text
-    ]
-    assert told == [(4, True), (4, False)]
-    assert found.happened[-2].step == 3
+    happened = [started(), step(3, 4), evaluated(3, 5), step(4, 6), evaluated(4, 7), resumed, evaluated(4, 12)]
+    assert [each.step for each in figures_of(RUN, happened).evaluations] == [3, 4]
 
 
 def test_states_are_codes_in_metrics_and_in_json() -> None:

@@ -21,7 +21,8 @@ from hetero_tui.narration import Output
 from hetero_tui.session import Session
 from hetero_tui.transport import open_transport
 from remote_agent.log_lines import stamp
-from remote_agent.protocol import RunSpec, encode, run_process_name
+from remote_agent.protocol import run_process_name
+from tests.specs import write_run
 
 RUN = "digits-1"
 PATIENCE = 120.0
@@ -58,17 +59,7 @@ async def logged(machines: EmbeddedMachines) -> AsyncIterator[Session]:
         for process, lines in LOGS[host.name].items():
             (place / f"{process}.log").write_text("".join(f"{line}\n" for line in lines))
         if host.name == "fast":
-            spec = RunSpec(
-                run=RUN,
-                job="digits",
-                cluster=machines.cluster,
-                host="fast",
-                ray_address="127.0.0.2:1",
-                node_address="127.0.0.2",
-                devices=(),
-                server_host="fast",
-            )
-            (place / "run.json").write_text(encode(spec))
+            write_run(place, "digits", host="fast", cluster=machines.cluster)
     async with Session(inventory, path, ledger_folder=machines.folder / "laptop", log_errors=False) as session:
         yield session
 

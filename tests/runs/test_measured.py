@@ -21,21 +21,13 @@ from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
 from remote_agent.planning.survey import Survey, Work
 from remote_agent.states import RunState
+from tests.specs import run_spec
 
 NOW, DAY = 1_800_000_000.0, 86400.0
 FOUND = Survey(job="digits", work=Work(parameters=10, batch=4), hosts=(), time=NOW)
 LAPTOP = Host(name="laptop", connection="local")
 FLEET = Inventory(hosts=(LAPTOP,))
-SPEC = protocol.RunSpec(
-    run="plan",
-    job="digits",
-    cluster="lab",
-    host="laptop",
-    ray_address="127.0.0.1:1",
-    node_address="127.0.0.1",
-    devices=(protocol.DeviceSpec(host="laptop", device="cpu", name="cpu"),),
-    server_host="laptop",
-)
+SPEC = run_spec("plan", "digits", "laptop", devices=(protocol.DeviceSpec(host="laptop", device="cpu", name="cpu"),))
 
 
 @pytest.fixture

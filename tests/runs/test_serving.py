@@ -24,10 +24,10 @@ from hetero_tui.fleet import agent
 from hetero_tui.inventory.file import load
 from hetero_tui.runs.serving import place_of, serving
 from hetero_tui.transport import Transport, open_transport
-from remote_agent import protocol
 from remote_agent.host.process_table import find_marked
 from remote_agent.jobs.text import Text
 from tests.processes import ends
+from tests.specs import write_run
 
 REQUESTS = 100
 
@@ -42,17 +42,7 @@ async def machine(short_folder: Path) -> AsyncIterator[tuple[Transport, str, Pat
         runs = machines.machines[0].home / agent.folder(machines.cluster) / "runs"
         for name in ("trained", "empty"):
             (runs / name / "checkpoints").mkdir(parents=True)
-            spec = protocol.RunSpec(
-                run=name,
-                job="text",
-                cluster=machines.cluster,
-                host=inventory.hosts[0].name,
-                server_host=inventory.hosts[0].name,
-                ray_address="127.0.0.1:1",
-                node_address="127.0.0.1",
-                devices=(),
-            )
-            (runs / name / "run.json").write_text(protocol.encode(spec))
+            write_run(runs / name, "text", host=inventory.hosts[0].name, cluster=machines.cluster)
         place = runs / "trained" / "checkpoints"
         weights = place / "step-00000007.safetensors"
         save_file(model().state_dict(), weights)

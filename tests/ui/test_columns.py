@@ -18,10 +18,6 @@ from remote_agent.states import RayState
 NAMES = ("mercer", "crosby", "macbook", "nas")
 
 
-def titles(width: int, names: tuple[str, ...] = NAMES) -> list[str]:
-    return [column.title for column in columns.choose(width, names).columns]
-
-
 @given(st.integers(1, 300), st.lists(st.text("abcdefgh", min_size=1, max_size=40), max_size=50), st.booleans())
 def test_the_columns_never_need_more_than_the_width(width, names, run) -> None:
     chosen = columns.choose(width, tuple(names), run=run)

@@ -114,26 +114,6 @@ async def test_while_a_log_is_read_its_title_does_not_say_that_it_ended(scenario
         assert (await read(app, pilot))[0] == "text-7f3, all machines, all, ended"
 
 
-async def test_the_newest_runs_log_is_read_also_before_the_runs_are_known(scenarios, reading: Reading) -> None:
-    app, logs = reading("probed", scenarios.logged())
-    asked = asyncio.Event()
-
-    async def list_runs() -> None:
-        await asked.wait()
-        app.intents.change(scenarios.listed(app.intents.state))
-
-    app.intents.list_runs = list_runs  # type: ignore[method-assign]
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("6")
-        app.redraw()
-        assert app.main.query_one("#log", Lines).text.strip() == "Waiting for the first line."
-        asked.set()
-        title, text = await read(app, pilot)
-        newest = app.intents.state.runs[-1].id
-        assert (title, logs.asked) == (f"{newest}, all machines, all, ended", [(newest, "")])
-        assert "epoch 1, batch 20" in text
-
-
 async def test_where_there_is_no_run_there_is_said_to_be_none_once_the_machines_were_asked(reading: Reading) -> None:
     app, logs = reading("probed")
     async with app.run_test(size=(120, 40)) as pilot:

@@ -17,7 +17,7 @@ import pytest
 from remote_agent.host import layout, node, processes
 from remote_agent.host.ray_node import NodeError
 from remote_agent.protocol import HeadReport, NodeReport, NodeSpec, decode, encode
-from tests.specs import give_certificate
+from tests.specs import give_certificate, node_spec
 
 Agent = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,19 +27,8 @@ def spec(tmp_path: Path) -> NodeSpec:
     folder = tmp_path / "cluster"
     folder.mkdir(mode=0o700)
     processes.write_private(layout.token_path(folder), "secret")
-    spec = NodeSpec(
-        cluster="test",
-        host="crosby",
-        role="worker",
-        folder=str(folder),
-        node_address="127.0.0.3",
-        head_address="127.0.0.1",
-        gcs_port=1,
-        dashboard_port=8399,
-        labels={},
-        resources={},
-        epoch=5,
-    )
+    addresses = {"node_address": "127.0.0.3", "head_address": "127.0.0.1", "gcs_port": 1}
+    spec = node_spec("crosby", "worker", folder=str(folder), epoch=5, **addresses)
     give_certificate(spec)
     return spec
 

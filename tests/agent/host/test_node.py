@@ -21,7 +21,7 @@ import pytest
 from remote_agent import runs
 from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, teardown
 from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
-from tests.specs import give_certificate, write_run
+from tests.specs import give_certificate, node_spec, write_run
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
 FIRST = supervision.Supervision(phase=supervision.WATCHING, since=0.0)
@@ -51,19 +51,8 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., NodeSpec]]:
         folder.mkdir(mode=0o700, parents=True)
         folders.append(folder)
         processes.write_private(layout.token_path(folder), TOKEN)
-        spec = NodeSpec(
-            cluster="test",
-            host=host,
-            role=role,
-            folder=str(folder),
-            node_address=address,
-            head_address="127.0.0.2",
-            gcs_port=port,
-            dashboard_port=8399,
-            labels={"tier": "test"},
-            resources={},
-            cpus=1,
-        )
+        places = {"folder": str(folder), "node_address": address, "head_address": "127.0.0.2", "gcs_port": port}
+        spec = node_spec(host, role, cluster="test", labels={"tier": "test"}, cpus=1, **places)
         give_certificate(spec)
         return spec
 

@@ -3,27 +3,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from remote_agent import tls
 from remote_agent.host import ray_command
-from remote_agent.protocol import EXCHANGE, NodeSpec
+from remote_agent.protocol import EXCHANGE
+from tests.specs import node_spec
 
 MIB = 2**20
-SPEC = NodeSpec(
-    cluster="lab",
-    host="crosby",
-    role="worker",
-    folder="~/.hetero-tui/lab",
-    node_address="192.168.1.12",
-    head_address="192.168.1.10",
-    gcs_port=6389,
-    dashboard_port=8365,
-    labels={"tier": "gpu"},
-    resources={"device:0": 1.0},
-    cpus=4,
+SPEC = node_spec(
+    "crosby", "worker", head_address="192.168.1.10", labels={"tier": "gpu"}, resources={"device:0": 1.0}, cpus=4
 )
 
 
@@ -86,9 +78,7 @@ def test_a_host_is_found_by_its_label_and_the_dashboard_is_on_loopback_only(tmp_
     assert "--labels=hetero-host=crosby,tier=gpu" in worker
     assert "--address=192.168.1.10:6389" in worker
     assert not any("dashboard" in argument for argument in worker)
-    head = ray_command.arguments(
-        NodeSpec(**{**SPEC.__dict__, "role": "head", "cpus": None}), tmp_path, 10**9, dashboard=True
-    )
+    head = ray_command.arguments(replace(SPEC, role="head", cpus=None), tmp_path, 10**9, dashboard=True)
     assert {"--head", "--port=6389", "--dashboard-host=127.0.0.1", "--dashboard-port=8365"} <= set(head)
     assert not any(argument.startswith(("--address", "--num-cpus")) for argument in head)
 

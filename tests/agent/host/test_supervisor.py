@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from remote_agent import deadlines
 from remote_agent.host import layout, node, process_table, processes, ray_command, ray_node, supervision, supervisor
 from remote_agent.host.processes import write_private
 from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
-from tests.specs import give_certificate
+from tests.specs import give_certificate, node_spec
 
 RAY = f"import time; print({ray_command.STARTED_LINE!r}, flush=True); time.sleep(600)"
 
@@ -40,18 +39,8 @@ def joined(folder: Path, launched, wait_until) -> Callable[..., tuple[NodeSpec, 
     """A machine as ``node start`` leaves it: specification, token, a Ray that has joined, and its supervisor."""
 
     def make(role: str, program: str = RAY) -> tuple[NodeSpec, ProcessRecord]:
-        spec = NodeSpec(
-            cluster="test",
-            host="crosby",
-            role=role,
-            folder=str(folder),
-            node_address="127.0.0.1",
-            head_address="127.0.0.1",
-            gcs_port=_closed_port(),
-            dashboard_port=8399,
-            labels={},
-            resources={},
-        )
+        here = {"folder": str(folder), "node_address": "127.0.0.1", "head_address": "127.0.0.1"}
+        spec = node_spec("crosby", role, gcs_port=_closed_port(), **here)
         write_private(layout.spec_path(folder), encode(spec) + "\n")
         write_private(layout.token_path(folder), "secret")
         give_certificate(spec)
@@ -159,25 +148,6 @@ def test_a_ray_whose_manager_is_stopped_is_ended(role: str, stopped: bool, joine
     else:
         with pytest.raises(supervisor.EndRequested):
             watching._watch(ray)
-
-
-def test_where_its_folder_was_deleted_the_supervisor_ends_with_its_ray_and_leaves_the_place_to_another(
-    joined, folder, wait_until
-):
-    _, ray = joined("worker")
-    shutil.rmtree(folder / "processes")
-    wait_until(lambda: process_table.find_marked(folder) == (), 30)
-    assert process_table.find(ray.pid) is None
-    assert processes.recorded_names(folder) == ()
-
-
-def test_a_ray_that_its_supervisor_is_ending_does_not_count_as_running(joined, folder, agent):
-    _, ray = joined("head")
-    word = supervision.read(folder)
-    supervision.write(folder, replace(word, phase=supervision.ENDED, cause="it hung"))
-    assert process_table.find(ray.pid) is not None
-    report = _status(agent, folder)
-    assert (report.state, report.cause) == ("stopped", "it hung")
 
 
 def test_a_supervisor_without_a_node_ends_at_once(agent, folder):

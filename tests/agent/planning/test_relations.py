@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote_agent.planning.choice import MARGIN, Choice, Limits, choose
+from remote_agent.planning.choice import MARGIN, choose
 from remote_agent.planning.simulator import corrected, predict
 from remote_agent.planning.survey import Device, Survey
-from remote_agent.planning.verdicts import verdicts
 from remote_agent.planning.ways import COMPUTE, PREDICTED, Way
 from tests.agent.planning.fleets import BACKWARD, LINK_1G, LINK_10M, LINK_100M, host, survey
 
@@ -43,25 +41,6 @@ def fleets(draw: st.DrawFn, least: int = 2, most: int = 4) -> Survey:
     ]
     parameters = draw(st.sampled_from([10_000, 100_000, 1_000_000, 17_000_000]))
     return survey(hosts, parameters, draw(st.sampled_from([8, 48, 200])), ready=draw(st.sampled_from([(), BACKWARD])))
-
-
-def said_of(choice: Choice, fleet: Survey, words: str) -> list[str]:
-    """The hosts of which this is said."""
-    lines = [line for line in verdicts(fleet, choice) if re.search(words, line)]
-    return [name for name in fleet.names if any(re.match(rf"{name}\b", line) for line in lines)]
-
-
-@settings(max_examples=25, deadline=None)
-@given(fleet=fleets(), strategy=st.sampled_from(["sync", "allreduce"]))
-def test_without_a_host_that_is_said_to_slow_a_step_no_step_is_slower(fleet: Survey, strategy: str) -> None:
-    everything = choose(fleet, Limits(strategy=strategy, all_hosts=True))
-    for name in said_of(everything, fleet, r"slows the step by"):
-        hosts = tuple(each for each in fleet.names if each != name)
-        assert predict(fleet, Way(strategy=strategy, hosts=hosts)).seconds < everything.best.seconds
-    free = choose(fleet)
-    for name in said_of(free, fleet, "leave it out"):
-        rest = choose(fleet.of([each for each in fleet.names if each != name]))
-        assert rest.best.seconds <= NOISE * free.best.seconds
 
 
 @settings(max_examples=12, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remote_agent import protocol
 from remote_agent.planning.step_times import measured_s
+from tests.specs import run_step
 
 
 def step(number: int, seconds: float, workers: str, predicted_s: float | None = 0.1) -> protocol.Step:
@@ -13,18 +14,7 @@ def step(number: int, seconds: float, workers: str, predicted_s: float | None = 
         )
         for name in workers
     )
-    return protocol.Step(
-        seq=number,
-        time=float(number),
-        step=number,
-        loss=1.0,
-        samples=2,
-        seconds=seconds,
-        bytes_pushed=0,
-        bytes_pulled=0,
-        workers=parts,
-        predicted_s=predicted_s,
-    )
+    return run_step(number, seconds=seconds, workers=parts, predicted_s=predicted_s)
 
 
 def test_steps_from_before_a_worker_came_back_do_not_count() -> None:

@@ -1,15 +1,11 @@
 """What uv prints while it installs becomes lines for people, and its failure one sentence with what to do."""
 
-import gzip
 import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import pytest
-
-from hetero_tui.errors import CommandFailed
 from hetero_tui.fleet.install import on_host, sources
 from hetero_tui.fleet.install.lock import Environment
 from hetero_tui.fleet.install.platforms import PLATFORMS
@@ -36,25 +32,6 @@ SETTINGS = {
     "https_proxy": "http://127.0.0.1:9",
 }
 """What a user may have in a start-up file; each would break an installation, or lead it elsewhere."""
-
-
-@pytest.mark.parametrize(
-    ("digest", "words"), [("no-gzip", "install gzip there"), ("not-executable", "programs may be run from that user's")]
-)
-async def test_why_uv_does_not_run_and_what_helps(tmp_path, monkeypatch, digest, words):
-    place = tmp_path / ".hetero-tui/lab/install"
-    place.mkdir(parents=True)
-    (place / "sent").write_bytes(gzip.compress(b"no program"))
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("sh", "chmod", "mv", *(("gzip",) if digest == "not-executable" else ())):
-        (tools / name).symlink_to(shutil.which(name))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tools))
-    with pytest.raises(CommandFailed) as failed:
-        await on_host.unpack_uv(LocalTransport(Host(name="nas", connection="local")), "lab", "sent", digest)
-    assert words in failed.value.hint
-    assert "name a Python that has the packages" in failed.value.hint
 
 
 async def test_a_users_own_settings_for_uv_and_pip_do_not_reach_an_installation_from_the_laptop(tmp_path, monkeypatch):

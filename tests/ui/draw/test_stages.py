@@ -12,21 +12,6 @@ def lines(run, width: int, height: int) -> list[str]:
     return [line.plain for line in stages_lines(run, width, height, DARK)]
 
 
-def test_a_stage_is_a_line_with_its_blocks_memory_and_idle_time(scenarios) -> None:
-    run = scenarios.pipeline().run
-    titles, *rows = lines(run, 76, 10)
-    assert titles.split() == ["STAGE", "BLOCKS", "DEVICE", "NEEDS", "MICRO", "IDLE"]
-    assert [row.split()[:3] for row in rows] == [
-        ["1", "mercer", "1-7"],
-        ["2", "crosby", "8-12"],
-        ["3", "macbook", "13-14"],
-    ]
-    assert rows[0].split()[-5:] == ["1.8", "GB", "42", "ms", "39%"]
-    pictures = [row.split()[3] for row in rows]
-    assert {len(picture) for picture in pictures} == {len(pictures[0])}
-    assert ["".join(cells).count("█") for cells in zip(*pictures, strict=True)] == [1] * len(pictures[0])
-
-
 def test_the_bubble_is_measured_beside_what_was_planned(scenarios) -> None:
     run = scenarios.pipeline().run
     assert stages_title(run) == "3 stages: 8 micro-batches, 5 in flight"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hetero_tui.events import RunProgressed
-from hetero_tui.fold import apply
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.palette import DARK
-from remote_agent import protocol
 
 
 def time(label: str, *parts: float) -> WorkerTime:
@@ -40,22 +37,6 @@ def test_the_last_step_is_shown_with_the_workers_and_shares_that_it_had(scenario
     ]
     assert [round(100 * time.fraction) for time in recent_times(run)] == [100, 0, 0, 0]
     assert run.steady == run.recent, "no step was made with the shares of now"
-
-
-def test_a_worker_that_is_back_has_its_row_before_its_first_step_so_that_the_shares_are_whole(scenarios) -> None:
-    state = scenarios.training()
-    seq, now = state.run.last_seq, scenarios.NOW
-    shares = (*(replace(share, samples=50) for share in state.run.plan.shares[:2]), state.run.plan.shares[3])
-    back = (
-        protocol.WorkerJoined(seq=seq + 1, time=now, worker="nas/cpu", host="nas", device="cpu"),
-        protocol.Rebalanced(seq=seq + 2, time=now, step=1205, shares=shares),
-        replace(state.run.recent[-1], seq=seq + 3, time=now + 0.2, step=1205),
-    )
-    for event in back:
-        state = apply(state, RunProgressed(run="text-7f3", event=event))
-        assert round(sum(time.fraction for time in recent_times(state.run)), 6) == 1
-    said = [(time.host, time.word) for time in recent_times(state.run)]
-    assert said == [("mercer", ""), ("crosby", ""), ("macbook", "too slow just now"), ("nas", "no step yet")]
 
 
 def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
