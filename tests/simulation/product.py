@@ -29,7 +29,6 @@ from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import FINAL_KINDS, RunCommand, Step
 from remote_agent.strategies import SPECS, spec_of
-from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
 from remote_agent.training.config import TrainingConfig
@@ -49,6 +48,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.shared.stages import micro_batch
+from remote_agent.training.user_code import sending
 from remote_agent.training.wire import link, listener, stage_links
 from remote_agent.training.worker import channels, reducing, reduction, staged
 from remote_agent.training.worker.device.compute import SliceLoss
@@ -392,7 +392,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
             torch.default_generator.manual_seed,
         ),  # else it formats the stack, for accelerators
         (torch.autograd.profiler, "record_function", lambda _: contextlib.nullcontext()),
-        (job, "dumps", lambda *_, **__: b""),
+        (sending, "dumps", lambda _: b""),
         (checkpoint, "_flush", lambda _: None),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
