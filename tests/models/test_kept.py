@@ -1,4 +1,4 @@
-"""What a host keeps of quantized models is whole, and what an ended process left of one goes."""
+"""What a host keeps of quantized models is whole."""
 
 from __future__ import annotations
 
