@@ -1,4 +1,4 @@
-"""Everything that the app does the command line does too, or the table of actions says why not; and the other way."""
+"""Everything that the app does the command line does too, and the other way; exceptions are in two tables."""
 
 from __future__ import annotations
 

@@ -138,21 +138,9 @@ async def test_of_a_resumed_run_people_read_what_is_new_and_scripts_all(
         assert [line.partition("  ")[0] for line in lines] == ["resumed after step 2", "step 3/9"]
 
 
-@pytest.mark.parametrize(
-    ("command", "finishes"),
-    [
-        ("down", "down"),
-        ("up", "up"),
-        ("bootstrap", "bootstrap"),
-        ("stop", "stop"),
-        ("status", "status"),
-        ("plan", "plan"),
-        ("train", "train"),
-        ("resume", "resume"),
-    ],
-)
+@pytest.mark.parametrize("command", ["down", "up", "bootstrap", "stop", "status", "plan", "train", "resume"])
 def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half_done(
-    command: str, finishes: str, monkeypatch: pytest.MonkeyPatch
+    command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = list[str]()
 
@@ -164,7 +152,7 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
     words = [command, "digits"] if command in ("plan", "train") else [command]
     assert CliRunner().invoke(application, words).exit_code == INTERRUPTED
     (said,) = told
-    assert f"`hetero-tui {finishes}`" in said
+    assert f"`hetero-tui {command}`" in said
     assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"
 
 
@@ -172,10 +160,7 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
     ("words", "said"),
     [
         (("train", "digits", "--from-laptop"), "--from-laptop goes with --bootstrap: without it nothing is installed"),
-        (("train", "digits", "--from-laptop", "--wheels", "x"), "--from-laptop and --wheels go with --bootstrap"),
-        (("up", "--wheels", "x"), "--wheels goes with --bootstrap"),
         (("check", "--from-laptop"), "--from-laptop goes with --fix"),
-        (("bootstrap", "--index", "ftp:x"), "--index ftp:x: is no URL"),
         (
             ("up", "--bootstrap", "--torch-index", "whl", "--python-mirror", "http://"),
             "--torch-index whl: is no URL, such as https://mirror.example/simple; --python-mirror http://: is no URL",

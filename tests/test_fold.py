@@ -472,13 +472,6 @@ def test_while_a_lost_coordinator_is_replaced_the_header_says_so(lost: events.Ev
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.TRAINING]
 
 
-def test_what_is_known_of_a_run_is_not_said_twice() -> None:
-    state = apply(START, events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STARTING))
-    assert [line.text for line in state.log] == ["text-1 is starting"]
-    again = apply(state, events.RunChanged(time=2.0, run="text-1", job="", state=RunState.STARTING))
-    assert again.log == state.log
-
-
 def lost(seq: int, host: str, cause: str, retry_s: float | None = None) -> protocol.WorkerLost:
     return protocol.WorkerLost(
         seq=seq, time=100.0 + seq, worker=f"{host}/cpu", host=host, device="cpu", step=1, cause=cause, retry_s=retry_s

@@ -30,15 +30,6 @@ def test_the_users_lines_that_led_to_a_failure_are_printed(capsys: pytest.Captur
     assert capsys.readouterr().out == "  a.py:3 in loss\n      1/0\n"
 
 
-def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    StepPrinter(Output(False, True))(finished())
-    assert "checkpoint: /tmp/there\n" in capsys.readouterr().out
-    StepPrinter(Output(False, True), demo=True)(finished())
-    said = capsys.readouterr().out
-    assert "/tmp" not in said
-    assert "the demo's checkpoints are removed with it\n" in said
-
-
 def test_what_comes_again_and_again_is_said_once_in_two_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = Narrator(Output(plain=True))
     state = apply(initial("lab", ()), events.RunChanged(run="text-1", job="text", state=RunState.RUNNING))

@@ -7,12 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
-from remote_agent import probe
 from remote_agent.host import layout, processes, supervision
-from remote_agent.protocol import DeviceSample, HostSample, decode, encode
-from remote_agent.sampling import amd, apple, nvidia
+from remote_agent.protocol import HostSample, decode, encode
+from remote_agent.sampling import amd, apple
 from remote_agent.sampling.link import HeadLink
 from tests.specs import node_spec
 
@@ -44,16 +41,6 @@ def test_a_machine_is_sampled_at_the_asked_pace_and_rates_come_with_the_second_s
     assert first.devices[0].device == "cpu"
     assert 0 < first.memory_used < first.memory_total
     assert first.ray == "none"
-
-
-@pytest.mark.parametrize(("build", "name"), [("cu126", "TITAN X"), ("rocm6.2", "W6800")])
-def test_of_two_vendors_gpus_those_are_sampled_that_torch_can_use(folder, monkeypatch, build, name):
-    from remote_agent.sampling.host import HostSampler
-
-    monkeypatch.setattr(nvidia, "read", lambda: (DeviceSample(device="cuda:0", name="TITAN X"),))
-    monkeypatch.setattr(amd, "read", lambda: (DeviceSample(device="cuda:0", name="W6800"),))
-    monkeypatch.setattr(probe, "read_packages", lambda _: ({}, build))
-    assert [gpu.name for gpu in HostSampler(folder).read().devices if gpu.device == "cuda:0"] == [name]
 
 
 def test_sampling_ends_when_its_reader_goes(agent_stream, folder):

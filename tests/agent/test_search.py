@@ -98,10 +98,3 @@ def test_a_trials_loss_is_the_mean_of_its_last_quarter() -> None:
     assert recent([4.0]) == 4.0
     assert recent([]) is None
     assert recent([1.0, None]) is None
-
-
-def test_a_trial_whose_figure_is_not_finite_does_not_go_on_even_alone() -> None:
-    for figure in (math.inf, math.nan, None):
-        assert not Halving().goes_on(0, 0, figure)
-    assert Halving().goes_on(0, 0, 1.0)
-    assert not Halving(sign=-1).goes_on(0, 0, -math.inf)

@@ -25,17 +25,6 @@ async def transports(machines: EmbeddedMachines):
         await transport.close()
 
 
-def test_the_inventory_names_three_machines_with_distinct_places(machines):
-    inventory = load(machines.folder / "inventory.yaml")
-    assert [host.name for host in inventory.hosts] == ["fast", "half", "quarter"]
-    assert len({(host.address, host.port) for host in inventory.hosts}) == 3
-    if sys.platform == "linux":
-        assert [host.address for host in inventory.hosts] == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
-    assert all((host.cpus, host.python) == (1, sys.executable) for host in inventory.hosts)
-    assert inventory.cluster.startswith("demo-")
-    assert inventory.head == "fast"
-
-
 async def test_each_machine_has_its_own_home_and_speed_and_a_clean_environment(machines, transports, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/leaked")
     for (name, transport), speed in zip(transports.items(), ("1", "0.5", "0.25"), strict=True):

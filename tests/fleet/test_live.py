@@ -10,7 +10,6 @@ import pytest
 from hetero_tui import events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.events import Event, HostState
-from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
@@ -76,14 +75,3 @@ async def test_a_host_with_nothing_of_ours_is_called_fit_only_once_it_was_probed
     await live.close()
     assert [host.state for host in state.hosts] == [HostState.READY, HostState.UNFIT, HostState.READY]
     assert "cuda:1" in state.hosts[1].detail
-
-
-async def test_a_cluster_that_was_renamed_is_not_said_to_be_down_without_a_word_of_the_former_one(
-    machines: EmbeddedMachines, fleet: tuple[LiveFleet, list[Event]], tmp_path: Path
-) -> None:
-    live, heard = fleet
-    Ledger("former", tmp_path).intend(live.inventory.hosts[1], "node")
-    report = await live.tear_down()
-    assert report.leftovers == ()
-    (said,) = [event.text for event in heard if isinstance(event, events.Notice)]
-    assert said.startswith("former, another cluster of this computer, is not taken down on half -> ")

@@ -147,22 +147,6 @@ def test_the_best_checkpoint_and_the_average_of_the_weights_are_exported_and_ser
         assert all(torch.equal(served.state_dict()[name], value) for name, value in values.items()), choice
 
 
-def test_a_checkpoint_that_the_run_removes_meanwhile_is_exported(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, trained = run_of(tmp_path, model)
-    create = job.create_model
-
-    def removing(*arguments: Any) -> torch.nn.Module:
-        for path in (place / "checkpoints").iterdir():
-            path.unlink()
-        return create(*arguments)
-
-    monkeypatch.setattr(job, "create_model", removing)
-    found = weights.model_of(place)[2]
-    assert torch.equal(logits(found), logits(trained))
-
-
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "GPTNeoX"])
 def test_an_answer_is_computed_token_by_token_and_is_the_one_of_whole_texts(tmp_path: Path, kind: str) -> None:
     place, trained = run_of(tmp_path, text_beside(tiny_models.save(tmp_path / "model", kind)), context=8)

@@ -28,7 +28,7 @@ def lab(possible: None) -> Iterator[Lab]:
         yield lab
 
 
-def test_a_run_goes_on_when_its_coordinator_is_killed_or_stopped_when_a_host_joins_and_when_one_is_drained(
+def test_a_run_goes_on_without_its_coordinator_with_a_host_that_joins_and_without_a_drained_one(
     lab: Lab, product: HeteroTui
 ) -> None:
     pair = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES[:2]))

@@ -66,8 +66,6 @@ def test_a_row_of_each_device_says_share_time_link_part_and_what_its_host_adds()
         (BEST, {"nas": None}, "needed"),
         (BEST, {}, ""),
         (BEST, {"nas": -0.05}, "step +5%"),
-        (found(("nas",)), {"nas": None}, ""),
-        (found(("mercer",)), {}, "left out"),
         (found(("mercer",)), {"nas": None}, "left out"),
         (found(("mercer",)), {"nas": -math.inf}, "does not fit: left out"),
         (found(("mercer",)), {"nas": 0.25}, "step -20%: left out"),

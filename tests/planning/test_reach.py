@@ -95,23 +95,6 @@ def test_machines_on_one_computers_loopback_need_not_be_tried(make_facts: MakeFa
     assert addresses_to_try(candidates) == {}
 
 
-def outcomes(*failed: tuple[str, str, str, int], made: tuple[tuple[str, str, str, int], ...] = ()) -> Measured:
-    """(source, host, address, port) of connections that failed, and of those that were ``made``."""
-    tried = {(source, Door(host, address, port)): "no answer" for source, host, address, port in failed}
-    return Measured(tried | {(source, Door(host, address, port)): "" for source, host, address, port in made}, {})
-
-
-def test_an_address_is_judged_by_how_many_reach_it_then_by_how_many_ports() -> None:
-    own = {"nas": ("x", "y")}
-    one_host_all_ports = [("a", "nas", "x", port) for port in PORTS]
-    two_hosts_one_port = [("a", "nas", "y", 6389), ("b", "nas", "y", 6389)]
-    assert best_addresses(outcomes(*one_host_all_ports, *two_hosts_one_port), own) == {"nas": "x"}
-    assert best_addresses(outcomes(*one_host_all_ports, ("a", "nas", "y", 6389)), own) == {"nas": "y"}
-    assert best_addresses(outcomes(("a", "nas", "x", 1), ("a", "nas", "y", 1)), own) == {"nas": "x"}, (
-        "of equals the first"
-    )
-
-
 def test_hosts_without_a_common_version_of_ip_are_told_so_and_no_firewall_is_blamed() -> None:
     hosts = {"mercer": "10.0.0.2", "nas": "fd00::4"}
     own = {name: (address,) for name, address in hosts.items()}

@@ -53,9 +53,3 @@ def test_what_can_not_be_encrypted_is_refused_under_tls_unless_one_host_trains(f
     assert specification(fleet_of(inventory, alone), "r", "digits", {"strategy": "allreduce"})
     with pytest.raises(ClusterError, match="the cluster runs with `security: tls`"):
         specification(fleet_of(inventory.model_copy(update={"security": "token"}), members), "r", "digits", {})
-    older = {"mercer": Surveyed("mercer", node=replace(reports[0], spec=replace(specs[0], code="older")))}
-    with pytest.raises(ClusterError, match="the cluster runs another version of hetero-tui"):
-        specification(fleet_of(inventory, older), "r", "digits", {})
-    members["nas"] = Surveyed("nas", node=replace(reports[1], spec=replace(specs[1], host="former")))
-    with pytest.raises(ClusterError, match="nas of the inventory is in the cluster that runs as former"):
-        specification(fleet_of(inventory, members), "r", "digits", {})

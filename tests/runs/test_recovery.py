@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hetero_tui import deadlines, events
+from hetero_tui import events
 from hetero_tui.errors import RunError, TakenDown
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -61,22 +61,6 @@ async def test_a_host_that_was_missed_before_a_teardown_is_taken_back_after_it(w
     await watched.recovery.close()
     watched.recovery.look_after(frozenset({HOST}))
     assert await watched.next_taken_in() == HOST
-
-
-async def test_a_host_that_does_not_come_back_by_itself_after_all_is_taken_in(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deadlines, "RECONNECT_FIRST", 0.01)
-    answers = [True, True, False]
-
-    async def is_member(_: str) -> bool:
-        return answers.pop(0)
-
-    monkeypatch.setattr(watched.recovery, "_is_member", is_member)
-    monkeypatch.setattr(LiveFleet, "members", frozenset({HOST}))
-    watched.recovery.look_after(frozenset({HOST}))
-    assert await watched.next_taken_in() == HOST
-    assert answers == []
 
 
 async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched) -> None:

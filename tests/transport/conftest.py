@@ -87,6 +87,13 @@ class OpenSsh:
     async def stop(self) -> None:
         await asyncio.to_thread(self.end)
 
+    async def configure(self, lines: str) -> None:
+        """Start again with further settings; the first of two of a kind counts."""
+        config = self.folder / "sshd_config"
+        config.write_text(f"{lines}\n{config.read_text()}")
+        await self.stop()
+        await self.start()
+
     def begin(self) -> None:
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)

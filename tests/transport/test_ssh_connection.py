@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -85,10 +87,7 @@ async def test_accepting_new_host_keys_never_accepts_a_changed_one(server, conne
 
 async def test_a_host_known_by_one_kind_of_key_is_not_unknown_because_it_has_others(openssh, connect, tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "ecdsa"], check=True)
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write(f"HostKey {tmp_path}/ecdsa\n")
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure(f"HostKey {tmp_path}/ecdsa")
     for kind in ("ecdsa", "host_key"):
         public = " ".join((tmp_path / f"{kind}.pub").read_text().split()[:2])
         (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{openssh.port} {public}\n")
@@ -99,10 +98,7 @@ async def test_a_certificate_of_a_trusted_authority_makes_a_host_known(openssh, 
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "ca"], check=True)
     sign = ["ssh-keygen", "-q", "-s", tmp_path / "ca", "-I", "host", "-h", "-n", "127.0.0.1", tmp_path / "host_key.pub"]
     subprocess.run(sign, check=True)
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write(f"HostCertificate {tmp_path}/host_key-cert.pub\n")
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure(f"HostCertificate {tmp_path}/host_key-cert.pub")
     authority = " ".join((tmp_path / "ca.pub").read_text().split()[:2])
     (tmp_path / "known_hosts").write_text(f"@cert-authority * {authority}\n")
     await connect(openssh.host).connect()
@@ -138,10 +134,7 @@ async def authority(openssh, tmp_path):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "ca"], check=True)
     key = tmp_path / "client_key.pub"
     subprocess.run(["ssh-keygen", "-q", "-s", tmp_path / "ca", "-I", "me", "-n", openssh.host.user, key], check=True)
-    config = (tmp_path / "sshd_config").read_text().replace(f"AuthorizedKeysFile {key}", "AuthorizedKeysFile none")
-    (tmp_path / "sshd_config").write_text(f"{config}TrustedUserCAKeys {tmp_path}/ca.pub\n")
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure(f"AuthorizedKeysFile none\nTrustedUserCAKeys {tmp_path}/ca.pub")
 
 
 async def test_a_key_file_is_offered_with_its_certificate(authority, openssh, connect, tmp_path):
@@ -151,26 +144,29 @@ async def test_a_key_file_is_offered_with_its_certificate(authority, openssh, co
         await connect(openssh.host).connect()
 
 
-@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
-async def test_a_key_behind_a_passphrase_works_through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
-    await through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder)
-
-
-async def through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
-    socket_path = short_folder / "agent"
+@asynccontextmanager
+async def agent_with(socket_path: Path, key: Path) -> AsyncIterator[None]:
+    """An SSH agent that has the key."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("no ssh-agent is installed here")
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(30):
             while not socket_path.exists():
                 await asyncio.sleep(0.02)
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
-        subprocess.run(["ssh-add", "-q", tmp_path / "client_key"], check=True)
-        lock = ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", tmp_path / "client_key"]
-        subprocess.run(lock, check=True, stdout=subprocess.DEVNULL)
-        await connect(openssh.host).connect()
+        subprocess.run(["ssh-add", "-q", key], check=True, env={**os.environ, "SSH_AUTH_SOCK": str(socket_path)})
+        yield
     finally:
         agent.terminate()
         agent.wait()
+
+
+async def test_a_key_behind_a_passphrase_works_through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(short_folder / "agent"))
+    async with agent_with(short_folder / "agent", tmp_path / "client_key"):
+        lock = ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", tmp_path / "client_key"]
+        subprocess.run(lock, check=True, stdout=subprocess.DEVNULL)
+        await connect(openssh.host).connect()
 
 
 @pytest.mark.parametrize(
@@ -299,25 +295,14 @@ async def test_an_ssh_config_that_openssh_can_use_is_used(common, connect, tmp_p
     assert transport.address == "127.0.0.1"
 
 
-@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
 @pytest.mark.parametrize("named", ["SSH_AUTH_SOCK", "$OTHER_AGENT"])
 async def test_an_agent_that_ssh_config_names_by_a_variable_is_asked(
     common, connect, tmp_path, monkeypatch, short_folder, named
 ):
-    socket_path = short_folder / "agent"
-    monkeypatch.setenv(named.strip("$"), str(socket_path))
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
-    try:
-        async with asyncio.timeout(30):
-            while not socket_path.exists():
-                await asyncio.sleep(0.02)
-        add = ["ssh-add", "-q", common.folder / "client_key"]
-        subprocess.run(add, check=True, env={**os.environ, "SSH_AUTH_SOCK": str(socket_path)})
+    monkeypatch.setenv(named.strip("$"), str(short_folder / "agent"))
+    async with agent_with(short_folder / "agent", common.folder / "client_key"):
         (tmp_path / "config").write_text(f"IdentityAgent {named}\nIdentityFile {tmp_path}/missing\n")
         await connect(common.host.model_copy(update={"identity_file": None}), config=(tmp_path / "config",)).connect()
-    finally:
-        agent.terminate()
-        agent.wait()
 
 
 async def test_a_broken_ssh_config_is_one_line_for_the_host(connect, tmp_path):
@@ -369,10 +354,7 @@ async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, 
 
 
 async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_trips(openssh, connect, tmp_path):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand printf "Welcome to rc-lab"; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"\n')
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure('ForceCommand printf "Welcome to rc-lab"; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"')
     transport = connect(openssh.host)
     done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
     assert (done.stdout.raw, done.stderr.raw) == ("out\n", "noise\nerr\n")
@@ -383,10 +365,7 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
 
 async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_commands(openssh, connect, tmp_path):
     """It would run a Python program that we send as one of the shell's."""
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand exec sh; eval "$SSH_ORIGINAL_COMMAND"\n')
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure('ForceCommand exec sh; eval "$SSH_ORIGINAL_COMMAND"')
     ran = tmp_path / "ran"
     with pytest.raises(HostError, match="its login shell ran no command within 2 s: a start-up file"):
         await connect(openssh.host).run(["sh"], step="try", deadline=2, stdin=f"echo > {ran}\n".encode())
@@ -396,10 +375,7 @@ async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_comm
 async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_these(
     openssh, connect, tmp_path, monkeypatch
 ):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write("MaxSessions 1\n")
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure("MaxSessions 1")
     transport = connect(openssh.host)
     async with (
         transport.stream(["cat"], step="follow", silence=60),
@@ -424,10 +400,7 @@ async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_
     ],
 )
 async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openssh, connect, tmp_path, forced, says):
-    with (tmp_path / "sshd_config").open("a") as config:
-        config.write(f"ForceCommand {forced}\n")
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure(f"ForceCommand {forced}")
     transport = connect(openssh.host)
     with pytest.raises(HostError, match=says) as caught:
         await transport.run(["true"], step="try", deadline=30)
@@ -455,10 +428,7 @@ async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openss
     ],
 )
 async def test_what_a_server_wants_beside_a_key_is_said(openssh, connect, tmp_path, server, status, says):
-    text = (tmp_path / "sshd_config").read_text()
-    (tmp_path / "sshd_config").write_text(f"{server}\n{text}")  # the first of two lines counts
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure(server)
     with pytest.raises(HostError, match=says) as caught:
         await connect(openssh.host).connect()
     assert caught.value.status == status
@@ -466,12 +436,7 @@ async def test_what_a_server_wants_beside_a_key_is_said(openssh, connect, tmp_pa
 
 async def test_a_server_gets_no_more_logins_at_once_than_it_takes_by_default(openssh, connect, tmp_path):
     """As a jump host does, before more than ten hosts: OpenSSH drops the others."""
-    with (tmp_path / "sshd_config").open("r+") as config:
-        text = config.read().replace("MaxStartups 100", "MaxStartups 10:100:10")
-        config.seek(0)
-        config.write(text)
-    await openssh.stop()
-    await openssh.start()
+    await openssh.configure("MaxStartups 10:100:10")
     transports = [connect(openssh.host) for _ in range(25)]
     await asyncio.gather(*(transport.connect() for transport in transports))
 

@@ -112,8 +112,3 @@ def test_the_columns_at_these_widths_are_the_accepted_ones(line: str) -> None:
     chosen = columns.choose(int(width), NAMES, run=run == "run")
     said = [f"{column.title}{'' if column.full else '-'} {column.width}" for column in chosen.columns]
     assert (str(chosen.gap), " ".join(said)) == (gap, wanted)
-
-
-def test_amounts_stand_to_the_right_and_names_to_the_left() -> None:
-    sides = {column.title: column.right for column in columns.choose(240, NAMES).columns}
-    assert [title for title, right in sides.items() if right] == ["MEMORY", "LINK", "SHARE"]

@@ -114,10 +114,6 @@ async def test_a_device_of_a_host_that_trains_with_another_can_be_brought_back(s
 async def test_two_clicks_on_a_line_open_it_where_there_is_something_to_open(scenarios, open_app) -> None:
     app = open_app(scenarios.listed(scenarios.faulty()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("4")
-        await pilot.click(app.main.pane.table.rows, offset=(5, 0), times=2)
-        await pilot.pause()
-        assert app.screen is app.main
         await settle(app, pilot, "5")
         await pilot.click(app.main.pane.table.rows, offset=(5, 2), times=2)
         await settle(app, pilot)

@@ -78,11 +78,6 @@ def test_the_status_has_these_words(state: State, width: int, busy: str, words: 
     assert len(said) == width
 
 
-def test_an_operation_under_way_moves_nothing() -> None:
-    usual, busy = (header(TRAINING, 120, word).partition("● text-7f3") for word in ("", "probing"))
-    assert (len(usual[0]), usual[1:]) == (len(busy[0]), busy[1:])
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("state", ["empty", "probed", "training", "finished"])
 def test_the_status_line_is_as_wide_as_the_screen_and_keeps_the_clock(width: int, state: str) -> None:

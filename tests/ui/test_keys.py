@@ -76,10 +76,6 @@ def test_no_view_offers_a_key_that_does_nothing_in_it(view: str, scenario: str, 
     assert not {*without} & {*words(state, view=int(view), run=state.run)}
 
 
-def test_where_there_is_a_curve_its_keys_are_offered(scenarios) -> None:
-    assert {"smooth", "log scale", "zoom"} <= {*words(scenarios.training(), view=RUN)}
-
-
 # --- Everything that names a key -------------------------------------------------------------------------------------
 
 

@@ -82,21 +82,6 @@ async def test_a_read_that_broke_off_says_so_below_what_came_and_begins_anew(sce
         assert len(logs.asked) == 2
 
 
-async def test_the_log_of_a_run_that_was_resumed_is_read_on(scenarios, reading: Reading) -> None:
-    app, logs = reading("finished", scenarios.logged("crosby")[:1], scenarios.logged("crosby"))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("down", "l")
-        await settle(app, pilot)
-        await pilot.press("1", "6")
-        await settle(app, pilot)
-        assert len(logs.asked) == 1, "it is whole"
-        app.intents.change(scenarios.training())
-        await pilot.press("1", "6")
-        _, text = await read(app, pilot)
-        assert logs.asked == [("text-7f3", "crosby")] * 2
-        assert "labels out of range" in text
-
-
 async def test_while_a_log_is_read_its_title_does_not_say_that_it_ended(scenarios, open_app) -> None:
     app, gate = open_app(scenarios.training()), asyncio.Event()
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from hetero_tui import events as ev
 from hetero_tui.fold import apply
 from hetero_tui.state import RunView
-from hetero_tui.ui.palette import DARK
-from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.run import zoomed
 from remote_agent import protocol
 from tests.ui.looking import pane_text, resize, rows_of, settle, show, title_of, toasts
@@ -53,7 +51,6 @@ def test_a_part_of_a_run_is_drawn_of_a_short_one_and_of_one_of_which_few_losses_
     assert zoomed(short, 0) == short.losses
     assert zoomed(short, 1) == [(5, 1.0), (6, 1.0)]
     assert len(zoomed(short, 2)) == 6
-    assert zoomed(replace(short, step=1, losses=((1, 1.0),)), 1) == [(1, 1.0)]
     long = scenarios.training().run
     thinned = replace(long, losses=tuple((step, loss) for step, loss in long.losses if step % 200 == 0))
     assert [step for step, _ in zoomed(thinned, 2)] == [*range(1155, 1205)]
@@ -104,22 +101,7 @@ async def test_the_plan_says_of_each_device_what_it_does_and_why_it_takes_no_par
             workers = (replace(run.workers[0], samples=0, **changes), *run.workers[1:])
             show(app, replace(state, run=replace(run, workers=workers)))
             assert (row("mercer")[3], word in row("mercer")) == ("0", True)
-        later = replace(run.plan, shares=tuple(share for share in run.plan.shares if share.host != "crosby"))
-        show(app, replace(state, run=replace(run, plan=later)))
-        assert row("crosby")[1:7] == ["cuda:0", "41%", "58", "-", "-", "-"], "it joined later"
         assert sum(int(word[:-1]) for line in rows_of(app) for word in line.split() if word.endswith("%")) == 100
-
-
-def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scenarios) -> None:
-    run = scenarios.training().run
-    said = ("mercer/cuda:0: 52 of 140 samples, measured 1420 samples/s", "no device is left out")
-    plan = replace(run.plan, cut=said[:1], reasons=said[1:])
-    workers = tuple(
-        replace(worker, samples=share.samples) for worker, share in zip(run.workers, plan.shares, strict=True)
-    )
-    for cut, told in ((replace(run, workers=workers), [True, True]), (run, [False, True])):
-        lines = "\n".join(line.plain for line in reasons_lines(cut, plan, 200, DARK))
-        assert [reason in lines for reason in said] == told
 
 
 # --- Faults ----------------------------------------------------------------------------------------------------------

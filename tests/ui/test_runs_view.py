@@ -75,10 +75,9 @@ async def test_the_list_says_how_long_runs_took_and_which_it_may_lack(scenarios,
         assert "nas does not answer: its runs may be missing here" in pane_text(app)
 
 
-async def test_a_long_name_of_a_run_keeps_its_ends_and_that_of_a_job_is_whole_somewhere(scenarios, open_app) -> None:
+async def test_a_long_name_of_a_job_is_whole_somewhere(scenarios, open_app) -> None:
     job = "experiments/vision/segmentation/unet_small.py:UNetSmall"
     state = scenarios.listed(scenarios.up())
-    names = ("sweep-digits-6e0d", "a-job-with-a-very-long-name-77ab")
     app = open_app(replace(state, runs=tuple(replace(run, job=job) for run in state.runs)))
     async with app.run_test(size=(200, 60)) as pilot:
         for size in ((200, 60), (120, 40), (80, 24)):
@@ -87,12 +86,6 @@ async def test_a_long_name_of_a_run_keeps_its_ends_and_that_of_a_job_is_whole_so
             said = " ".join(pane_text(app).split())
             assert said.count(job) == (len(state.runs) if size[0] == 200 else 1)
             assert "HOST" in said or size[0] < 200, "it takes no other column's room"
-        runs = tuple(replace(run, id=name) for run, name in zip(state.runs, names, strict=False))
-        show(app, replace(state, runs=runs))
-        for size in ((80, 24), (60, 15)):
-            await resize(app, pilot, *size)
-            rows = "\n".join(rows_of(app))
-            assert [name in rows for name in ("sweep-digits-6e0d ", "a-job-wit…name-77ab ", "stopped")] == [True] * 3
 
 
 def test_compared_runs_have_the_speed_of_their_steps_whatever_their_start_took(scenarios) -> None:

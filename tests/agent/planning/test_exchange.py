@@ -62,9 +62,3 @@ def test_of_several_shards_the_one_that_works_longest_counts() -> None:
     found = exchanged(of, *senders, parts={"a": 0.5, "b": 0.5})
     assert found.update_s == pytest.approx(1000 * 3e-6)
     assert found.handling_s == pytest.approx(2 * 1000 * 5e-6)
-
-
-def test_a_link_that_nobody_measured_holds_nothing_up() -> None:
-    of = survey([host("a", 40, 0.0), host("b", 40, RATE)], 1000)
-    found = exchanged(of, Sender(host="a", done=0.0), Sender(host="b", done=0.0))
-    assert found.ends == pytest.approx((CHUNK_S, 2 * CHUNK_S), rel=1e-3)

@@ -1,4 +1,4 @@
-"""What uv prints while it installs becomes lines for people, and its failure one sentence with what to do."""
+"""An installation on a host keeps to our settings, and passwords stay off command lines."""
 
 import shutil
 import sys

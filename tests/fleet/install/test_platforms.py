@@ -16,14 +16,11 @@ from hetero_tui.session import Session
     [
         (System("Linux x86_64", "glibc 2.28", "64"), ""),
         (System("Linux aarch64", "ldd (Ubuntu GLIBC 2.35-0ubuntu3.8) 2.35", "64"), ""),
-        (System("Linux x86_64", "ldd (GNU libc) 2.34"), ""),
         (System("Linux x86_64", "sh: ldd: not found"), ""),  # unknown: it is tried
         (System("Linux x86_64", "glibc 2.27", "64"), "its C library is glibc 2.27, and torch 2.13 needs 2.28 or newer"),
-        (System("Linux x86_64", "glibc 2.9"), "its C library is glibc 2.9"),
         (System("Linux x86_64", "musl libc (x86_64)", "64"), "its C library is musl, as on Alpine"),
         (System("Linux aarch64", "glibc 2.36", "32"), "its programs are 32-bit ones, on a 64-bit kernel"),
         (System("Darwin arm64", "", "64", "14.0"), ""),
-        (System("Darwin arm64", "", "64", "26.1"), ""),
         (System("Darwin arm64", "", "64", ""), ""),
         (System("Darwin arm64", "", "64", "13.7.1"), "it has macOS 13.7.1, and torch 2.13 needs 14 or newer"),
         (System("Darwin x86_64", "", "64", "14.5"), "there are no packages for Darwin x86_64"),

@@ -25,20 +25,6 @@ def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios)
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
 
 
-def test_the_last_step_is_shown_with_the_workers_and_shares_that_it_had(scenarios) -> None:
-    """Since then crosby was drained, and mercer has all samples."""
-    run = scenarios.faulty().run
-    had = [(time.host, round(100 * time.fraction), time.word) for time in last_times(run)]
-    assert had == [
-        ("mercer", 46, ""),
-        ("crosby", 41, ""),
-        ("macbook", 13, ""),
-        ("nas", 0, "lost, tried again by itself"),
-    ]
-    assert [round(100 * time.fraction) for time in recent_times(run)] == [100, 0, 0, 0]
-    assert run.steady == run.recent, "no step was made with the shares of now"
-
-
 def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
     benched = (replace(time("a", 0.0, 0.0, 0.0, 0.0), word="too slow just now"),)
     for lines in (step_time_lines(benched, 60, 5, DARK), timeline_lines(benched, 60, 5, DARK)):
