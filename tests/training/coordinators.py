@@ -22,9 +22,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-MEASURED = 50
-"""A job's loss is called at most so many times while a device is measured, before the first step."""
-
 READY_S = 120.0
 """Until torch and Ray must have been loaded."""
 

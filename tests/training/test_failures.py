@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from remote_agent.training.checkpoint import checkpoint
-from tests.training.coordinators import MEASURED
 
 pytestmark = pytest.mark.ray
 
@@ -29,8 +28,7 @@ class Job:
     def create_data(self):
         return torch.randn(60, 6), torch.randint(3, (60,))
 
-    def loss(self, model, batch):
-        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
+    def loss(self, model, batch, step):
         time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
         BODY
@@ -57,9 +55,7 @@ def failure(run: Any) -> dict[str, Any]:
 
 
 def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: Any) -> None:
-    body = (
-        f"if os.environ.get('TEST_HOST') == 'b' and int(os.environ['N']) > {MEASURED}: raise KeyError('no such column')"
-    )
+    body = f"if os.environ.get('TEST_HOST') == 'b' and step > 1: raise KeyError('no such column')"
     event = failure(launch(job(body), "ab", batch_size=12))
     assert event["host"] == "b"
     assert "KeyError" in event["cause"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.training.coordinators import MEASURED
 from tests.training.test_failures import failure
 
 pytestmark = pytest.mark.ray
@@ -37,8 +36,7 @@ class Job:
         x = torch.randn(60, 6, generator=generator)
         return x, x[:, :3].argmax(1)
 
-    def loss(self, model, batch):
-        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
+    def loss(self, model, batch, step):
         time.sleep(0.002 * len(batch[0]))
         loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
         BODY
@@ -52,9 +50,7 @@ def job(body: str = "pass", prepare: str = "pass") -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
 def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
-    source = job(
-        f"if os.environ.get('TEST_HOST') == 'b' and int(os.environ['N']) > {MEASURED}: loss = loss * float('nan')"
-    )
+    source = job(f"if os.environ.get('TEST_HOST') == 'b' and step > 1: loss = loss * float('nan')")
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
     assert event["host"] == "b"
     assert "nan" in event["cause"]

@@ -20,7 +20,6 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model, loss_function
 from tests.training import plain
 from tests.training.coordinator.recovery.test_faults import until
-from tests.training.coordinators import MEASURED
 
 STEPS, BATCH = 12, 30
 
@@ -102,12 +101,6 @@ def fault(job, place):
 
     ProcessGroup._start = started
 """
-SLOWLY = """
-
-def slowly(measured):
-    os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
-    time.sleep(0.05 * (int(os.environ["N"]) > measured))
-"""
 OPTIMIZERS = {
     "momentum": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)",
     "adamw": "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)",
@@ -184,7 +177,8 @@ def test_batch_normalisation_keeps_the_mean_of_the_units_statistics_also_in_who_
 ) -> None:
     # Small steps, and not too many: what is rounded otherwise grows with them.
     source = job_source("momentum", (("c", "computing", 6),), middle="nn.BatchNorm1d(32)").replace("lr=0.1", "lr=0.01")
-    slow = source.replace('fault(self, "computing")', f'fault(self, "computing"); slowly({MEASURED})') + SLOWLY
+    slow = source.replace("def loss(self, model, batch):", "def loss(self, model, batch, step):")
+    slow = slow.replace('fault(self, "computing")', 'fault(self, "computing"); time.sleep(0.05 * (step > 1))')
     run = started(
         launch,
         slow.replace("os.kill(", once(tmp_path)),
