@@ -55,7 +55,7 @@ def failure(run: Any) -> dict[str, Any]:
 
 
 def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: Any) -> None:
-    body = f"if os.environ.get('TEST_HOST') == 'b' and step > 1: raise KeyError('no such column')"
+    body = "if os.environ.get('TEST_HOST') == 'b' and step > 1: raise KeyError('no such column')"
     event = failure(launch(job(body), "ab", batch_size=12))
     assert event["host"] == "b"
     assert "KeyError" in event["cause"]

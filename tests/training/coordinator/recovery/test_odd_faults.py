@@ -50,7 +50,7 @@ def job(body: str = "pass", prepare: str = "pass") -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
 def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
-    source = job(f"if os.environ.get('TEST_HOST') == 'b' and step > 1: loss = loss * float('nan')")
+    source = job("if os.environ.get('TEST_HOST') == 'b' and step > 1: loss = loss * float('nan')")
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
     assert event["host"] == "b"
     assert "nan" in event["cause"]
