@@ -331,7 +331,7 @@ def test_what_a_job_gives_ray_itself_goes_by_value(tmp_path: Path) -> None:
 def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = types.ModuleType("naming")
     module.__file__ = str(tmp_path / "naming.py")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"), raising=False)
     monkeypatch.setitem(sys.modules, "naming", module)
     code = "import torch\nclass Job:\n    def loss(self, model, batch):\n"
     code += "        torch.backends.cudnn.benchmark = True\n        return model.ops(torch.ones(self.classes))\n"

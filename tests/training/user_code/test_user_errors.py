@@ -171,7 +171,7 @@ def test_lines_of_a_script_are_known_where_there_is_no_copy_of_it(
 ) -> None:
     path = tmp_path / "beside_a_script.py"
     path.write_text("class Job:\n    def create_model(self):\n        raise ValueError('no')\n")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "script.py"), raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     blob = sending.dumps(importlib.import_module("beside_a_script").Job())
     path.unlink()
