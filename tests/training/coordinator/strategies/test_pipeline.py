@@ -118,42 +118,6 @@ def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.long
-def test_layers_move_away_from_a_device_that_becomes_slow(launch: Any, tmp_path: Path) -> None:
-    slow, block_s, calm = tmp_path / "slow", 0.01, 15
-    settings: dict[str, Any] = {"num_iterations": 100_000, "batch_size": 24, "seed": 3}
-    taking_time = f"""
-        host = os.environ.get("TEST_HOST")
-        if host:
-            time.sleep({block_s} * (4 if host == "b" and os.path.exists({str(slow)!r}) else 1))
-        return x + self.outer("""
-    source = JOB.replace("FOLDER", repr(str(tmp_path))).replace("\n        return x + self.outer(", taking_time)
-    run = launch(source.replace("import os\n", "import os\nimport time\n"), "abc", strategy="pipeline", **settings)
-    run.until("step", calm)
-    begun = run.of_kind("step")[-1]["step"]
-    slow.touch()
-    run.until("plan", 2)
-    run.until("step", len(run.of_kind("step")) + 3)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() == (0, "")
-    first, again = run.of_kind("plan")
-    named = next(event for event in run.of_kind("worker_slow") if event["worker"] == "b/cpu")
-    assert named["step"] <= begun + 10
-    assert named["factor"] < 0.5
-    (resumed,) = run.of_kind("run_resumed")
-    assert "b/cpu runs at" in resumed["cause"]
-    assert resumed["step"] <= begun + 12, "it goes on from a checkpoint that was made for it"
-
-    def blocks(plan: dict[str, Any]) -> int:
-        return sum(stage["last"] - stage["first"] for stage in plan["stages"] if stage["worker"] == "b/cpu")
-
-    assert blocks(again) < blocks(first)
-    steps = run.of_kind("run_finished")[0]["steps"]
-    expected = plain.train(plain.job_of(source, tmp_path), TrainingConfig(**settings), steps)
-    plain.assert_equal(plain.weights_of(run), expected)
-
-
-@pytest.mark.ray
 def test_adapters_over_four_bits_are_trained_by_servers_too(launch: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"num_iterations": 6, "batch_size": 24, "seed": 3, "quantize": "nf4", "lora_rank": 2}
     source = JOB.replace("FOLDER", repr(str(tmp_path)))
