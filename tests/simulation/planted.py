@@ -177,7 +177,7 @@ BUGS = {
     "heartbeat ends": Bug("sync", "no step for", _heartbeat_ends),
     "given up": Bug("allreduce", "takes no part at the end", _given_up, near=10),
     # Found by the simulation, and mended.
-    "any of its name": Bug("sync", "weights of step", _any_of_its_name, near=149),
+    "any of its name": Bug("sync", "weights of step", _any_of_its_name, near=942),
     "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=1620),
     "waits for a repair": Bug(
         "local_sgd_overlap", "no step for", lambda: patch.object(streamed, "REPAIR_S", 3600.0), near=66
