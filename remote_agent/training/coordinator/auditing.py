@@ -131,21 +131,23 @@ class RunAudits:
         began = time.monotonic()
         slices = [session.order.take(each.begin, each.end) for each in report.slices]
         taken = np.concatenate([np.empty(0, np.int64), *slices])
-        found = None
+        found = seen = None
         for turn in range(1 + AGAIN):
             samples = np.roll(taken, turn)[:IN_RUN]
             found = self._look(session, report.step, samples, noise=turn > 0) if len(samples) else None
             if found is None:
                 break
+            seen = found
         self._spent_s += time.monotonic() - began
         self.plan(session, report.step)
-        if found is not None and not (found.cause is audit.Cause.PARTS_DO_NOT_ADD_UP and _is_said(session.config)):
-            error = audit.refusal(found, session.config.batch_size)
+        if seen is None or (seen.cause is audit.Cause.PARTS_DO_NOT_ADD_UP and _is_said(session.config)):
+            return
+        error = audit.refusal(seen, session.config.batch_size)
+        if found is not None:
             error.cause = f"after step {report.step:,}: {error.cause}"
             raise error
-        if turn:
-            text = f"after step {report.step:,} an audit of the job differed {turn} times, and then no more"
-            session.journal.write(protocol.Notice, step=report.step, host=self._host, text=text)
+        text = f"{turn} of {turn + 1} comparisons differed, so the run goes on: {error.cause} ({error.hint})"
+        session.journal.write(protocol.Notice, step=report.step, host=self._host, text=text)
 
     def plan(self, session: Session, step: int) -> None:
         """Decide after which step the next audit is."""
