@@ -36,7 +36,7 @@ class InTurns(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Let each have its part of this one's groups, and all the same state: ``state_dict()`` holds it all."""
+        """Give each optimizer its parameter groups, and all of them one state: ``state_dict()`` holds everything."""
         begin = 0
         for each in self._optimizers:
             end = begin + len(each.param_groups)
@@ -53,7 +53,7 @@ class InTurns(torch.optim.Optimizer):
         return {**super().state_dict(), "turn": self._turn}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what :meth:`state_dict` gave."""
+        """Load what :meth:`state_dict` returned."""
         self._turn = int(state_dict["turn"])
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "turn"})
         self._share()
@@ -80,7 +80,7 @@ class Phases:
 
     @property
     def count(self) -> int:
-        """Number of phases; the optimizer was made."""
+        """Number of phases, once :meth:`create_optimizer` was called."""
         return len(self._losses)
 
 

@@ -241,10 +241,10 @@ def _freeze_others(factory: Any, model: nn.Module, config: TrainingConfig) -> No
     optimizer = guard("create_optimizer", factory.create_optimizer, model, config)
     groups = getattr(optimizer, "param_groups", None)
     if not isinstance(groups, list):
-        return  # making the optimizer reports it
+        return  # the check of the optimizer reports it
     own = {id(parameter) for group in groups for parameter in group["params"]}
     others = [parameter for parameter in model.parameters() if id(parameter) not in own]
-    if len(others) < len(list(model.parameters())):
+    if len(others) < len(list(model.parameters())):  # else it is over another model, which the check reports
         for parameter in others:
             parameter.requires_grad_(False)
 

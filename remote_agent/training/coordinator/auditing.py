@@ -7,9 +7,11 @@ import dataclasses
 import logging
 import multiprocessing
 import os
+import stat
 import sys
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,7 @@ def _audit(
     sending: Connection, request: Request, model: nn.Module, data: Any, indices: Indices, config: TrainingConfig
 ) -> None:
     """Audit in a process of its own, whose prints nobody sees; what goes wrong is for the workers to report."""
+    _close_sockets()
     silent = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(silent, number)
@@ -104,6 +107,18 @@ def _audit(
         auditor.sketch(indices, 0, min(2, len(indices)))
         if time.perf_counter() - began < SAMPLE_S:
             sending.send(auditor.alone(indices, place=request.host))
+
+
+def _close_sockets() -> None:
+    """Close the connections that this fork shares with its parent.
+
+    Data in Ray would be read over the parent's connection, and two processes on one connection crash Ray's node. With
+    it closed, reading such data fails here, and the workers audit the job.
+    """
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
+            if stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                os.close(int(entry.name))
 
 
 class RunAudits:
@@ -140,13 +155,13 @@ class RunAudits:
             seen = found
         self._spent_s += time.monotonic() - began
         self.plan(session, report.step)
-        if seen is None or (seen.cause is audit.Cause.PARTS_DO_NOT_ADD_UP and _is_said(session.config)):
+        if seen is None or not audit.is_refused(seen, session.config):
             return
         error = audit.refusal(seen, session.config.batch_size)
         if found is not None:
             error.cause = f"after step {report.step:,}: {error.cause}"
             raise error
-        text = f"{turn} of {turn + 1} comparisons differed, so the run goes on: {error.cause} ({error.hint})"
+        text = f"an audit differed {turn} of {turn + 1} times, and the run goes on: {error.cause} ({error.hint})"
         session.journal.write(protocol.Notice, step=report.step, host=self._host, text=text)
 
     def plan(self, session: Session, step: int) -> None:
@@ -188,8 +203,3 @@ class RunAudits:
         found = dataclasses.replace(found, place=first.host)
         others = [(each.name, answer) for each, answer in answers if isinstance(answer, Sketch)]
         return found.finding or (compared(found, others) if found.evaluating == evaluating else None)
-
-
-def _is_said(config: TrainingConfig) -> bool:
-    """Whether the user has said how the loss is to be taken."""
-    return config.loss_reduction != "auto"

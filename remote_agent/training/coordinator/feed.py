@@ -35,6 +35,7 @@ from remote_agent.training.data.blocks import Batch, Block
 from remote_agent.training.data.columns import collated
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.data.samplers import DEFAULT_BATCH
 from remote_agent.training.deadlines import CLOSE_S, DATA_S
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
@@ -121,7 +122,7 @@ class Feed:
         here = placement.here(placement.living_nodes())
         self._index = rpc.start(BlockIndex, placement.actor_options(here))
         self._start, self._seed = begin.start, config.seed
-        self._batch = 1 if own_batches else config.batch_size or extent.DEFAULT_BATCH
+        self._batch = 1 if own_batches else config.batch_size or DEFAULT_BATCH
         self._wanted = self._read = begin.start
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()

@@ -19,7 +19,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import samplers
 from remote_agent.training.data.order import EpochOrder, SampleOrder
 from remote_agent.training.data.order_record import OrderRecord
-from remote_agent.training.data.samplers import DEFAULT_BATCH as DEFAULT_BATCH
+from remote_agent.training.data.samplers import DEFAULT_BATCH
 from remote_agent.training.errors import JobError
 
 

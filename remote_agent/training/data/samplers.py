@@ -232,7 +232,7 @@ def batch_sampler_of(loader: DataLoader[Any]) -> Any:
 
 
 def repeated(given: object, times: int, batch: int) -> DataLoader[Any]:
-    """Return a loader over the user's data that gives each batch so many times, one after the other.
+    """Return a loader over the user's data that gives each batch ``times`` times, one after the other.
 
     Args:
         batch: samples of a batch, of data that is no loader; 0: the default.
@@ -252,14 +252,17 @@ def repeated(given: object, times: int, batch: int) -> DataLoader[Any]:
         batch_sampler=_Repeated(given.batch_sampler, times),
         collate_fn=given.collate_fn,
         num_workers=given.num_workers,
+        prefetch_factor=given.prefetch_factor,
         worker_init_fn=given.worker_init_fn,
         pin_memory=given.pin_memory,
+        timeout=given.timeout,
+        multiprocessing_context=given.multiprocessing_context,
         generator=given.generator,
     )
 
 
 class _Repeated(Sampler[list[int]]):
-    """Each batch of a sampler so many times."""
+    """Gives each batch of a sampler several times."""
 
     def __init__(self, batches: Any, times: int) -> None:
         self._batches, self._times = batches, times

@@ -383,14 +383,17 @@ def with_unit(config: TrainingConfig, *, batch_statistics: bool, room: int | Non
     return dataclasses.replace(config, unit=min(unit, room or unit))
 
 
+def is_refused(finding: Finding, config: TrainingConfig) -> bool:
+    """Return True unless ``config`` already says how the loss is to be taken."""
+    if finding.cause is Cause.PARTS_DO_NOT_ADD_UP:
+        return config.loss_reduction == "auto"
+    return finding.cause is not Cause.STATE_DOES_NOT_ADD_UP or config.unit < config.batch_size
+
+
 def refuse(audit: Audit, config: TrainingConfig) -> None:
-    """Raise the JobError of what was found, unless ``config`` says how the loss is to be taken."""
-    finding, batch = audit.finding, config.batch_size
-    if finding is None or (finding.cause is Cause.PARTS_DO_NOT_ADD_UP and config.loss_reduction != "auto"):
-        return
-    if finding.cause is Cause.STATE_DOES_NOT_ADD_UP and config.unit >= batch:
-        return
-    raise refusal(finding, batch)
+    """Raise the JobError of what the audit found, if it is to be refused."""
+    if audit.finding is not None and is_refused(audit.finding, config):
+        raise refusal(audit.finding, config.batch_size)
 
 
 def with_reduction(config: TrainingConfig, audit: Audit | None) -> TrainingConfig:
